@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.probes.decision import GRID, LONGEST_GAP, TOGETHER, first_due, gap, next_due, phase
+from trio_kubelet.probes.decision import (
+    FEW,
+    GRID,
+    LONGEST_GAP,
+    TOGETHER,
+    adopted_due,
+    first_due,
+    gap,
+    next_due,
+    phase,
+)
 from trio_kubelet.probes.types import ProbeKey
 
 TIMES = st.floats(min_value=0, max_value=1e9)
@@ -27,6 +38,23 @@ def test_the_phase_lies_in_the_period_and_is_always_the_same(container_id: str, 
 def test_the_first_run_is_within_a_period(period: float, now: float, part: float) -> None:
     due = first_due(part * period, period, now)
     assert now - 1e-6 <= due <= now + period + 1e-6
+
+
+@given(
+    st.integers(min_value=1, max_value=60),
+    st.floats(min_value=0, max_value=1e6),
+    st.lists(st.floats(min_value=0, max_value=0.999), max_size=300),
+)
+def test_adopted_probes_share_the_moments_of_their_period(
+    period: int, now: float, parts: list[float]
+) -> None:
+    taken = Counter[float]()
+    for number, part in enumerate(parts, start=1):
+        due = adopted_due(part * period, period, now, taken, number / period)
+        assert now - 1e-6 <= due < now + period + 1 / GRID
+        taken[due] += 1
+    share = math.ceil(len(parts) / period / GRID)
+    assert max(taken.values(), default=0) <= max(FEW, share) or share > TOGETHER
 
 
 @given(PERIODS, TIMES, st.floats(min_value=0, max_value=1e4))

@@ -5,8 +5,8 @@ kind, nothing but the startup probe before the container has started, thresholds
 hold after a verdict that ends the container.
 
 The kubelet starts each probe at a random point after a restart; five hundred of them still bunch
-(kubernetes/kubernetes 52154). Here the point follows from the container's id, the same after every
-restart, and a pace keeps any crowd of probes that fall due together apart.
+(kubernetes/kubernetes 52154). Here the point follows from the container's id, nearly the same after every
+restart, moments are shared evenly, and a pace keeps any crowd of probes that fall due together apart.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ PACE_FACTOR = 2.0
 TOGETHER = 14
 """Probes that may be started at once before the pace counts."""
 GRID = 4  # moments in each second at which probes come again
+FEW = 3  # probes at one moment are no burst, however few there are
 LONGEST_GAP = 0.02  # seconds; below 25 probes a second nothing is held apart
 
 
@@ -148,6 +149,23 @@ def phase(key: ProbeKey, container_id: str, period: float) -> float:
 def first_due(offset: float, period: float, now: float) -> float:
     """The next moment ≥ `now` that lies at `offset` in a grid of `period`."""
     return offset + math.ceil((now - offset) / period) * period
+
+
+def adopted_due(offset: float, period: float, now: float, taken: Mapping[float, int], rate: float) -> float:
+    """When a container that an earlier agent had started is probed first: about `offset` in a grid of
+    `period`, within that period.
+
+    Each moment gets its share of all, so that no 100 ms see three times the mean `rate` of probes a second;
+    left to chance, some of a few hundred would.
+    """
+    moment = math.ceil(first_due(offset, period, now) * GRID) / GRID
+    share = min(max(FEW, math.ceil(rate / GRID)), TOGETHER)
+    for quarters in range(math.floor(period * GRID)):
+        later = moment + quarters / GRID
+        found = later if later < now + period else later - period
+        if taken.get(found, 0) < share:
+            return found
+    return moment
 
 
 def next_due(due: float, period: float, now: float, taken: Mapping[float, int]) -> float:

@@ -41,6 +41,7 @@ from trio_kubelet.probes.decision import (
     Action,
     ProbeDecision,
     ProbeState,
+    adopted_due,
     first_due,
     gap,
     next_due,
@@ -389,7 +390,8 @@ class ProbeManager:
         now = trio.current_time()
         is_new = view.container_id != worker.state.container_id
         if is_new and 0 < view.started_at_ns < self._agent_started_ns:
-            due = first_due(phase(worker.key, view.container_id, worker.period), worker.period, now)
+            offset = phase(worker.key, view.container_id, worker.period)
+            due = adopted_due(offset, worker.period, now, self._taken, self._rate)
         elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
             age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
             due = now + max(0.0, worker.probe.initial_delay_seconds - age)
