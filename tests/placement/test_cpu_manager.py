@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,17 @@ def manager(
     )
 
 
+@asynccontextmanager
+async def running_manager(node: Node, directory: Path) -> AsyncIterator[CPUManager]:
+    """A manager that has taken its file over and looks after the node's containers."""
+    cpus = manager(node, directory)
+    await cpus.load()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cpus.run)
+        yield cpus
+        nursery.cancel_scope.cancel()
+
+
 def test_the_file_is_the_kubelets() -> None:
     assert encode("none", CPUState()) == RECORDED
     assert decode(RECORDED, "none") == CPUState()
@@ -114,11 +126,8 @@ async def test_a_container_has_its_cpus_and_the_others_leave_them(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     node = Node()
-    cpus = manager(node, tmp_path)
-    await cpus.load()
     node.containers = [Running("other", "main", "c-other")]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cpus.run)
+    async with running_manager(node, tmp_path) as cpus:
         await trio.sleep(11)
         assert node.cpus == {"c-other": ["0-15"]}
         wants = container("main", "2")
@@ -134,7 +143,6 @@ async def test_a_container_has_its_cpus_and_the_others_leave_them(
         await trio.sleep(11)
         assert node.cpus["c-other"][-1] == "0-15", "shared again when the pod is over"
         assert "entries" not in json.loads((tmp_path / FILE_NAME).read_text())
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_a_refused_pod_was_given_is_shared_by_the_next_container(tmp_path: Path) -> None:
@@ -156,16 +164,12 @@ async def test_a_runtime_that_is_away_is_told_later(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     node = Node()
-    cpus = manager(node, tmp_path)
-    await cpus.load()
     node.containers, node.down = [Running("other", "main", "c-other")], True
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cpus.run)
+    async with running_manager(node, tmp_path):
         await trio.sleep(15)
         node.down = False
         await trio.sleep(10)
         assert node.cpus == {"c-other": ["0-15"]}
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_container_whose_update_hangs_holds_up_no_other(
@@ -173,12 +177,9 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
 ) -> None:
     """CPUs that one gets for itself are left by all others but the one that hangs."""
     node = Node()
-    cpus = manager(node, tmp_path)
-    await cpus.load()
     node.hangs = "c-0"
     node.containers = [Running("other", f"k{number}", f"c-{number}") for number in range(40)]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cpus.run)
+    async with running_manager(node, tmp_path) as cpus:
         await trio.sleep(15)
         assert node.cpus == {f"c-{number}": ["0-15"] for number in range(1, 40)}
         wants = container("main", "2")
@@ -191,7 +192,6 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
         node.hangs = ""
         await trio.sleep(130)
         assert node.cpus["c-0"] == [left]
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:
