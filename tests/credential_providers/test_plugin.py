@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from tests.test_programs import running
+from tests.common.test_programs import running
 from trio_kubelet.common.programs import MAX_COMPLAINT
 from trio_kubelet.credential_providers import plugin as module
 from trio_kubelet.credential_providers.config import ProviderConfig, Variable

@@ -24,7 +24,7 @@ from trio_kubelet.common.go_words import (
     tls_words,
 )
 
-WORDS = json.loads((Path(__file__).parent / "golden" / "go-errnos.json").read_text())["words"]
+WORDS = json.loads((Path(__file__).parents[1] / "golden" / "go-errnos.json").read_text())["words"]
 SAME = {number: words for number, words in WORDS.items() if int(number) in errno.errorcode}
 
 

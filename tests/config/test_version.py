@@ -1,4 +1,4 @@
-"""Names of architectures."""
+"""Which version this is: names of architectures."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_json(lines: Callable[..., io.StringIO]) -> None:
     first, second, third = map(json.loads, stream.getvalue().splitlines())
     assert list(first) == ["ts", "caller", "msg", "v", "pod", "count", "pods"]
     assert first["ts"] == pytest.approx(NOON / 1e6)
-    assert re.fullmatch(r"tests/test_log\.py:\d+", first["caller"])
+    assert re.fullmatch(r"common/test_log\.py:\d+", first["caller"])
     assert (first["msg"], first["v"], first["count"]) == ("Info", 0, 3)
     assert first["pod"] == {"name": "etcd", "namespace": "kube-system"}
     assert first["pods"] == [{"name": "node"}]
