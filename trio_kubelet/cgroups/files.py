@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 
 from trio_kubelet.cgroups.limits import Limits, cpu_shares, cpu_weight
@@ -20,6 +20,7 @@ from trio_kubelet.common.small_files import read_small
 _CPU_PERIOD = "cpu.cfs_period_us"
 _CPU_QUOTA = "cpu.cfs_quota_us"
 _DEFAULT_PERIOD_US = 100_000
+_LIFTED = ("-1", "max")
 # A cgroup is there when it is in these trees: a Go kubelet does not make it in every other one.
 _DECISIVE = frozenset({"", "cpu", "cpuacct", "cpuset", "memory", "hugetlb", "pids", "name=systemd"})
 _SYSTEMD_TREE = "name=systemd"
@@ -65,6 +66,10 @@ class CgroupTree:
     def is_v2(self) -> bool:
         """Whether the machine has the one tree of version 2."""
         return "" in self._hierarchies
+
+    def missing(self, controllers: Iterable[str]) -> list[str]:
+        """Those of them that have no tree of version 1 here."""
+        return [] if self.is_v2 else sorted(set(controllers) - self._hierarchies.keys())
 
     def exists(self, cgroup: str) -> bool:
         """Whether the cgroup is there, in all hierarchies that count."""
@@ -130,12 +135,16 @@ class CgroupTree:
         )
 
     def apply(self, cgroup: str, limits: Limits) -> None:
-        """Sets the limits that are given; those of controllers the machine does not have are left out."""
+        """Sets the limits that are given. Without their controller only huge pages are left out, as by the
+        kubelet: any other limit would be believed to be in force.
+        """
         settings = version_2_files(limits) if self.is_v2 else version_1_files(limits)
         for controller, name, value in settings:
             root = self._hierarchies.get("" if self.is_v2 else controller)
             if root is None:
-                continue
+                if controller == "hugetlb" or value in _LIFTED:
+                    continue
+                raise OSError(f"cannot set {name} to {value}: cgroup controller {controller} is not mounted")
             path = f"{root}{cgroup}/{name}"
             if name == _CPU_PERIOD and limits.cpu_quota:
                 # The kernel checks quota against period at each write, so one order may not do.

@@ -56,6 +56,8 @@ _CLASSES_REST = 0.1
 """Seconds between two changes of what the classes have. Many pods that start together are many changes."""
 _REMOVE_TRIES = 9
 _FIRST_WAIT = 0.02
+_REQUIRED = ("cpu", "cpuacct", "cpuset", "memory")
+"""Controllers of version 1 that a node has to have (kubelet: `validateSystemRequirements`)."""
 
 
 @contextmanager
@@ -128,6 +130,9 @@ class PodCgroups:
         Returns what there is to tell about the latter. Raises CgroupError.
         """
         if self._acts:
+            if missing := self._tree.missing(_REQUIRED):
+                text = "system validation failed - Following Cgroup subsystem not mounted: "
+                raise CgroupError(f"{text}[{' '.join(missing)}]")
             with _told():
                 await self._limit_node()
                 classes = class_limits((), self._node(), self._settings)
@@ -145,6 +150,9 @@ class PodCgroups:
         that down, and `update_classes` tries again (kubelet: `enforceNodeAllocatableCgroups`).
         """
         limits = node_limits(self._settings, self._node())
+        if limits.pids and self._tree.missing(["pids"]):
+            log.warning("Processes of all pods together are not limited, the cgroup controller is missing")
+            limits = msgspec.structs.replace(limits, pids=None)
         try:
             await self._start(QOSClass.GUARANTEED, limits)
         except OSError as error:
