@@ -13,11 +13,11 @@ import pytest
 import trio
 from cryptography.hazmat.primitives import serialization
 
+from tests.common.test_programs import running
 from tests.kube.apiserver import APIServer, User, serving
 from tests.kube.certs import CA, new_key
 from tests.kube.test_network import create_event, following, used_websocket
 from tests.kube.test_reflector import eventually
-from tests.common.test_programs import running
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube import exec_plugin, network
