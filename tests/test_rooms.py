@@ -116,6 +116,14 @@ def test_rooms_stand_in_the_order_of_their_imports() -> None:
         above.add(room)
 
 
+def test_modules_outside_of_rooms_are_explained() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page[page.index("| module |") : page.index("## What is imported when")]
+    rows = [line.split(" | ")[0] for line in table.splitlines()[2:] if line.startswith("| ")]
+    explained = [name for row in rows for name in re.findall(r"`(\w+\.py)`", row)]
+    assert sorted(explained) == sorted({path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"})
+
+
 def _declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [
