@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from trio_kubelet.volumes.atomic_writer import write_files
+from trio_kubelet.volumes.linux import mount_tmpfs, unmount
 from trio_kubelet.volumes.payload import FileProjection
 
 NOW_NS = 1_763_700_000_000_000_000
@@ -61,6 +62,69 @@ def test_a_link_left_by_a_writer_that_was_killed_is_no_obstacle(tmp_path: Path) 
     assert write(tmp_path, a=b"2")
     assert (tmp_path / "a").read_bytes() == b"2"
     assert entries(tmp_path) == {"a", "..data", os.readlink(tmp_path / "..data")}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_writer_that_is_killed_anywhere_leaves_nothing_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """What was to be written is the same when another comes, or has changed again meanwhile."""
+    left = 0
+
+    def deadly(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, call)
+
+    for step in range(1, 100):
+        directory = tmp_path / str(step)
+        directory.mkdir()
+        (directory / "..other").mkdir()
+        (directory / "nested").mkdir()
+        write(directory, a=b"1", gone=b"1", sub__b=b"1", sub__gone=b"1")
+        with monkeypatch.context():
+            for name in ("open", "mkdir", "chmod", "symlink", "rename", "unlink", "rmdir"):
+                deadly(name)
+            left = step
+            try:
+                write(directory, a=b"2", sub__b=b"2", new=b"2")
+                break
+            except Killed:
+                left = -1
+            finally:
+                monkeypatch.undo()
+        last = b"2" if same else b"3"
+        write(directory, a=last, sub__b=last, new=last)
+        shown = {"a", "sub", "new", "..data", os.readlink(directory / "..data"), "nested", "..other"}
+        assert entries(directory) == shown, step
+        assert entries(directory / "sub") == {"b"}
+        assert {(directory / name).read_bytes() for name in ("a", "sub/b", "new")} == {last}
+    assert step > 15
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_files_without_room_do_not_take_that_of_those_that_fit(tmp_path: Path) -> None:
+    mount_tmpfs(str(tmp_path), 1 << 20)
+    try:
+        write(tmp_path, a=b"1" * (600 << 10))
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                write(tmp_path, a=b"2" * (600 << 10))
+        assert write(tmp_path, a=b"3" * (300 << 10))
+        assert (tmp_path / "a").read_bytes()[:1] == b"3"
+    finally:
+        unmount(str(tmp_path))
 
 
 def test_what_failed_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from trio_kubelet.volumes.payload import FileProjection
 
 DATA = "..data"
 _NEW_DATA = "..data_tmp"
+_STAMPED = re.compile(r"\.\.\d{4}(_\d\d){5}\.")
 
 
 def write_files(
@@ -26,9 +28,13 @@ def write_files(
 ) -> bool:
     """Makes `directory` show exactly `files`; returns whether anything was written.
 
-    `own` is called to set owners once the new files are written, before they are shown. Raises OSError.
+    `own` is called to set owners once the new files are written, before they are shown. What a writer left
+    that was killed, or had no room for its files, goes. Raises OSError.
     """
-    old = _current(directory)
+    old, names = _current(directory), os.listdir(directory)
+    for name in names:
+        if name != old and _STAMPED.match(name):
+            remove_tree(os.path.join(directory, name))
     stale = _paths_in(os.path.join(directory, old)) - _with_parents(files) if old else set()
     changed = not old or bool(stale) or not _same(os.path.join(directory, old), files)
     if changed:
@@ -43,8 +49,8 @@ def write_files(
         if wanted.user is not None:
             os.lchown(link, wanted.user, -1)
     kept = {path.split("/")[0] for path in files}
-    for name in {path.split("/")[0] for path in stale} - kept:
-        with contextlib.suppress(FileNotFoundError):
+    for name in set(names) - kept:
+        if _is_shown(directory, name):
             os.unlink(os.path.join(directory, name))
     if changed and old:
         remove_tree(os.path.join(directory, old))
@@ -54,6 +60,14 @@ def write_files(
 def has_files(directory: str) -> bool:
     """Whether files were ever shown in `directory`."""
     return bool(_current(directory))
+
+
+def _is_shown(directory: str, name: str) -> bool:
+    """Whether a name is a link of the writer's own, and no directory for another mount."""
+    try:
+        return os.readlink(os.path.join(directory, name)) == os.path.join(DATA, name)
+    except OSError:
+        return False
 
 
 def _current(directory: str) -> str:
