@@ -81,7 +81,7 @@ class _Hold:
 
 
 class DeviceManager:
-    """Devices of the node. Implements `placement.doors.Provider`."""
+    """Devices of the node. Implements `placement.doors.HintProvider`."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class StorageObjects:
-    """Implements `storage.doors.StorageObjects`."""
+    """Implements `storage.doors.StorageObjectsDoor`."""
 
     def __init__(self, client: KubeClient, drivers: FollowedCSIDrivers, tokens: TokenStore) -> None:
         self._client = client
