@@ -63,6 +63,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     use_events: bool = True
     ipv6_first: bool = False  # by `--node-ip`: the family statuses begin with
     stop_signals: bool = False  # gate `ContainerStopSignals`: statuses show them
+    ready_to_start: bool = True  # gate `PodReadyToStartContainersCondition`: there is one
 
 
 class NodeAgent:
@@ -221,6 +222,7 @@ class NodeAgent:
             runtime_name=self.health.name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
             stop_signals=self._settings.stop_signals,
+            ready_to_start=self._settings.ready_to_start,
             given_health=self._given_health,
         )
 

@@ -33,6 +33,7 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
 from trio_kubelet.pods.status.writer import StatusWriter
+from trio_kubelet.pods.syncer import NodeView
 from trio_kubelet.server.http.serve import Request
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.podconfig import PodConfig
@@ -73,7 +74,11 @@ class Cluster(Shown):
 
     @asynccontextmanager
     async def agent(
-        self, *, admitter: Admitter | None = None, probes: ProbeResults | None = None
+        self,
+        *,
+        admitter: Admitter | None = None,
+        probes: ProbeResults | None = None,
+        view: NodeView | None = None,
     ) -> AsyncIterator[World]:
         """An agent at work; leaving is killing it. The next one finds what it left behind."""
         config = PodConfig(clock=self.clock)
@@ -81,7 +86,13 @@ class Cluster(Shown):
         pods = PodManager()
         mirrors = MirrorPods(client, NODE, pods)
         world = self.world = World(
-            admitter=admitter, probes=probes, node=self.world, pod_config=config, pods=pods, mirrors=mirrors
+            admitter=admitter,
+            probes=probes,
+            node=self.world,
+            pod_config=config,
+            pods=pods,
+            mirrors=mirrors,
+            view=view,
         )
         room = world.room
         self.writer = StatusWriter(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.kube.store import Refused
 from tests.pods.cluster import Cluster, Picky
 from trio_kubelet.api import v1
+from trio_kubelet.pods.syncer import NodeView
 from trio_kubelet.server.http.serve import Request
 
 Clock = trio.testing.MockClock
@@ -86,6 +87,21 @@ async def test_a_pod_that_runs_its_course_is_shown_so_and_goes_when_deleted(auto
         assert not cluster.requests("DELETE", "job")
         cluster.delete("job")
         await cluster.until(lambda: not node.room.workers.known())
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_that_a_pod_can_start_its_containers_is_told_if_it_is_to_be(
+    told: bool, autojump_clock: Clock
+) -> None:
+    cluster = Cluster()
+    cluster.create("job")
+    async with cluster.agent(view=NodeView(ready_to_start=told)):
+        await cluster.until(lambda: cluster.ready("job"))
+        await trio.sleep(2)
+    patches = [body["status"] for body in cluster.bodies("PATCH", "job")]
+    kinds = {each["type"] for status in patches for each in status.get("conditions", ())}
+    assert ("PodReadyToStartContainers" in kinds) is told
+    assert "Initialized" in kinds
 
 
 @pytest.mark.parametrize("ends", ["by itself", "deleted"])

@@ -20,7 +20,7 @@ from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
-from trio_kubelet.pods.syncer import NoMirrors
+from trio_kubelet.pods.syncer import NodeView, NoMirrors
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import GCPolicy
@@ -188,6 +188,7 @@ class World:
         pods: PodManager | None = None,
         mirrors: MirrorsDoor | None = None,
         gc_policy: GCPolicy = GCPolicy(),
+        view: NodeView | None = None,
     ) -> None:
         """`node`: another world whose runtime, mounts, cgroups and directories this one finds.
 
@@ -223,6 +224,7 @@ class World:
             mirrors=mirrors or NoMirrors(),
             gc_policy=gc_policy,
             worker_periods=periods or WorkerPeriods(),
+            node=lambda: view or NodeView(),
         )
         self.updates, self._receive = trio.open_memory_channel[PodUpdate](16)
         if pod_config is not None:

@@ -218,6 +218,7 @@ GATES: Final = frozenset(
         "PodLevelResourceManagers",
         "PodLevelResources",
         "PodLogsQuerySplitStreams",
+        "PodReadyToStartContainersCondition",
         "PodsAPI",
         "PreventStaticPodAPIReferences",
         "QOSReserved",

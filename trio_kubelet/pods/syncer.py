@@ -90,6 +90,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the handler of a pod's runtime class can do recursive read-only mounts.
     recursive_read_only: Callable[[v1.Pod], bool] = lambda pod: False
     stop_signals: bool = False
+    ready_to_start: bool = True  # whether statuses say that a pod's sandbox is up
     # Health of what plugins gave to a container, by pod and name (KEP-4680).
     given_health: Callable[[v1.Pod, str], Sequence[v1.ResourceStatus]] = lambda pod, container: ()
 
@@ -332,6 +333,7 @@ class Syncer:
             reasons=self._reasons.get(pod.metadata.uid),
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
+            ready_to_start=node.ready_to_start,
             given_health=partial(node.given_health, pod),
             actuated=self._as_actuated(pod),
             adopted=is_static(pod) and self._statuses.get(pod.metadata.uid) is None,
@@ -454,6 +456,8 @@ class Syncer:
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""
+        if not self._node().ready_to_start:
+            return
         shown = self._statuses.before(pod)
         conditions = put(shown.conditions, condition(pod, READY_TO_START, True))
         self._statuses.set(pod, replace(shown, conditions=conditions))

@@ -16,7 +16,14 @@ from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.qos import pod_qos
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.refs import FAILED, RUNNING, is_terminal_phase
-from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET, OWN, find, own_conditions, put
+from trio_kubelet.pods.status.conditions import (
+    DISRUPTION_TARGET,
+    OWN,
+    READY_TO_START,
+    find,
+    own_conditions,
+    put,
+)
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses, restarts_all
 from trio_kubelet.pods.status.phase import any_active_regular_container, pod_phase
 from trio_kubelet.pods.status.resources import pod_level_status, pod_requests
@@ -31,6 +38,7 @@ class StatusInputs(StatusContext, frozen=True, kw_only=True):
     """Everything a pod's status depends on besides pod and observation."""
 
     probes: ProbeView = ProbeView()
+    ready_to_start: bool = True  # whether the condition of that name is told (KEP-3085)
     host_ips: tuple[str, ...] = ()  # empty without an API server: then the status does not show them
     ipv6_first: bool = False
     now_ns: int = 0
@@ -80,6 +88,8 @@ def generate_status(
         conditions=_passed_on(pod, old),
     )
     own = own_conditions(pod, observed, status, old, restarting_all)
+    if not inputs.ready_to_start:
+        own = [each for each in own if each.type != READY_TO_START]
     status = replace(status, conditions=[*(status.conditions or ()), *own])
     return _with_host_ips(pod, status, inputs.host_ips)
 
