@@ -17,6 +17,7 @@ from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage.csi.mounts import CSIMounts
 from trio_kubelet.storage.names import csi_global_mount
 from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import mount_tmpfs
@@ -302,3 +303,22 @@ async def test_whatever_an_operation_raises_stays_with_its_volume(
         assert len(world.reasons("FailedMount")) == 2
         await world.tear_down(bad)
         await world.tear_down(good)
+
+
+async def test_what_failed_for_a_pod_is_forgotten_with_it(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a volume that never came so far that anything of it had to be undone nobody would tell later."""
+    monkeypatch.setattr("trio_kubelet.storage.backoff.PAUSES", Pauses(3600.0, 3600.0))
+    claims = Claims()
+    claims.driver()
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["here"]}]}
+    claims.claim("c", nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
+        assert world.reasons("FailedMount")
+        await world.tear_down(pod)
+        world.view = ReportedVolumes(labels={"zone": "here"})
+        assert not (await world.set_up(pod, patience=10)).unmounted
+        await world.tear_down(pod)

@@ -40,6 +40,11 @@ class OperationBackOff:
         for key in [key for key in self._failures if key[0] == volume]:
             del self._failures[key]
 
+    def forget_pod(self, uid: str) -> None:
+        """The pod is gone; volumes that it never had, or that others have, may stay for long."""
+        for key in [key for key in self._failures if key[1] == uid]:
+            del self._failures[key]
+
     def ready_at(self, key: Key, kind: str) -> float:
         """From when on this operation may run, by the clock that was given."""
         before = self._failures.get(key)

@@ -171,6 +171,7 @@ class PersistentVolumes:
         if uid not in self._desired.pods:
             self._desired.released.discard(uid)
             self._news.pop(uid, None)
+            self._back_off.forget_pod(uid)
 
     def mounts(self, uid: str) -> dict[str, VolumeMountPoint]:
         """Where a pod's volumes are, by their names in it."""

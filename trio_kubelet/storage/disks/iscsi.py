@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -45,7 +45,7 @@ class ISCSIDisks:
         self._objects = objects
         self._tool = tool
         self._scsi = scsi
-        self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by target
+        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()  # by target, while wanted
 
     def directory(self, spec: Spec) -> str:
         return plan.directory(plan.target_of(spec))
@@ -60,7 +60,7 @@ class ISCSIDisks:
             raise OperationError(f"exit status {code}")
         if target.initiator_name:
             await self._run(plan.make_interface(target, shown))
-        async with self._locks[target.iqn]:
+        async with self._locks.setdefault(target.iqn, trio.Lock()):
             paths = await self._paths(target, chap, plan.transport_of(shown))
             seconds = _MULTIPATH_SECONDS if len(target.portals) > 1 else 1
             joined = await self._joined(paths, seconds)
@@ -82,7 +82,7 @@ class ISCSIDisks:
         for disk in disks:
             with contextlib.suppress(OperationError):
                 await in_thread(spec.unique_name, self._scsi.delete, disk)
-        async with self._locks[target.iqn]:
+        async with self._locks.setdefault(target.iqn, trio.Lock()):
             plugin = os.path.dirname(os.path.dirname(directory))
             if await in_thread(spec.unique_name, _users, plugin, target) <= 1:
                 await self._run(plan.log_out(target))
