@@ -6,7 +6,7 @@
     ├─ StatusWriter         writes statuses, takes finished pods off the server
     ├─ MirrorPods           pictures of the static pods
     ├─ PodObjects           config maps and secrets that pods refer to, tokens, trust bundles, certificates
-    ├─ Services, FollowedRuntimeClasses
+    ├─ Services, FollowedRuntimeClasses, FollowedCSIDrivers
     └─ APISource            the pods that are bound to this node
 
 Each is started again when it fails: whatever the API server does, pods keep running. All of it needs only
