@@ -57,6 +57,12 @@ def test_containers_that_crash_are_restarted_sooner_with_the_gate(
     assert (settings.first_container_restart_period, settings.max_container_restart_period) == periods
 
 
+def test_images_are_asked_for_by_handler_with_the_gate() -> None:
+    gates = {"RuntimeClassInImageCriApi": True}
+    config = msgspec.structs.replace(KubeletConfiguration(), feature_gates=gates)
+    assert RuntimeSettings.from_config(config).pulls.by_handler
+
+
 def test_a_size_that_is_none() -> None:
     config = msgspec.structs.replace(KubeletConfiguration(), container_log_max_size="much")
     with pytest.raises(ValueError, match="quantities must match"):

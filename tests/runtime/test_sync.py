@@ -19,10 +19,12 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.lanes import CONTAINER_FILES, Lane
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import ImageService
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.doors import LogDirectoryError
 from trio_kubelet.runtime.doors import ContainerRequest, SyncContext
+from trio_kubelet.runtime.images import ImagePullSettings
 from trio_kubelet.runtime.log_links import link_name, make_links
 from trio_kubelet.runtime.results import Reason, SyncAction
 
@@ -461,6 +463,28 @@ async def test_image_volumes(tmp_path: Path, autojump_clock: MockClock) -> None:
             ("good", None),
         ]
         assert here.configs.requests[-1].image_volumes["data"].user_specified_image == "localhost/data:1"
+
+
+@pytest.mark.parametrize(("by_handler", "handler"), [(False, ""), (True, "runc")])
+async def test_images_are_those_of_the_runtime_class_with_the_gate(
+    by_handler: bool, handler: str, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[tuple[str, str]] = set()
+    image_status = ImageService.image_status
+
+    async def note(self: ImageService, image: cri.ImageSpec) -> cri.ImageStatusResponse:
+        asked.add((image.image, image.runtime_handler))
+        return await image_status(self, image)
+
+    monkeypatch.setattr(ImageService, "image_status", note)
+    async with world(tmp_path, pulls=ImagePullSettings(by_handler=by_handler)) as here:
+        source = v1.ImageVolumeSource(reference="localhost/data:1", pull_policy="Always")
+        web = container("web", volume_mounts=[v1.VolumeMount(name="data", mount_path="/data")])
+        a_pod = pod(web, volumes=[v1.Volume(name="data", image=source)])
+        a_pod.spec.runtime_class_name = "runc"
+        await here.sync_ok(a_pod)
+        assert asked == {("localhost/data:1", handler), (web.image, handler)}
+        assert here.configs.requests[-1].image_volumes["data"].runtime_handler == handler
 
 
 async def test_annotations_in_too_many_image_volumes(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -96,7 +96,7 @@ class Configs:
         return config
 
     def runtime_handler(self, pod: v1.Pod) -> str:
-        return ""
+        return pod.spec.runtime_class_name or ""
 
     async def container_config(
         self, pod: v1.Pod, container: v1.Container, request: ContainerRequest

@@ -227,6 +227,7 @@ GATES: Final = frozenset(
         "ResourceHealthStatusMessage",
         "RestartAllContainersOnContainerExits",
         "RotateKubeletServerCertificate",
+        "RuntimeClassInImageCriApi",
         "SupplementalGroupsPolicy",
         "TaintTolerationComparisonOperators",
         "UserNamespacesHostNetworkSupport",

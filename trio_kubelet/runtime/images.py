@@ -57,6 +57,7 @@ class ImagePullSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel: int | None = None
     qps: float = 5.0
     burst: int = 10
+    by_handler: bool = False  # gate RuntimeClassInImageCriApi: images are asked for by runtime handler
 
 
 class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +80,13 @@ class _Found(NamedTuple):
 
 
 class PresentImage(msgspec.Struct, frozen=True):
-    """An image that the runtime has: its reference and the user it runs as."""
+    """An image that the runtime has: its reference, the user it runs as, and the runtime handler it was asked
+    for by, if it was.
+    """
 
     ref: str
     user: ImageUser = ImageUser()
+    handler: str = ""
 
 
 class ImageError(Exception):
@@ -143,6 +147,7 @@ class ImageManager:
         self._metrics = metrics
         self._pulled = pulled
         self._access = access
+        self._by_handler = settings.by_handler
         self._bucket = TokenBucket(settings.qps, settings.burst) if settings.qps > 0 else None
         turns = 1 if settings.serialize else settings.max_parallel
         self._turns = trio.CapacityLimiter(turns) if turns else None
@@ -163,14 +168,14 @@ class ImageManager:
         spec = cri.ImageSpec(
             image=image,
             annotations=request.pod.metadata.annotations or {},
-            runtime_handler=request.runtime_handler,
+            runtime_handler=request.runtime_handler if self._by_handler else "",
         )
         lookup = _Lookup(request)
         present: cri.Image | None = None
         if request.pull_policy in ("IfNotPresent", "Never"):
             present = await self._find(request, spec)
             if present is not None and await self._may_use(request, present, lookup):
-                return PresentImage(present.id, image_user(present))
+                return PresentImage(present.id, image_user(present), spec.runtime_handler)
         shown = "unknown" if request.pull_policy == "Always" else str(present is not None).lower()
         if request.pull_policy == "Never":
             # An image the pod may not use is, to the pod, not there.
@@ -259,7 +264,7 @@ class ImageManager:
             f'Successfully pulled image "{request.image}" in {_milliseconds(pulled.seconds)} '
             f"({_milliseconds(waited)} including waiting). Image size: {image.size} bytes.",
         )
-        return PresentImage(pulled.ref, image_user(image))
+        return PresentImage(pulled.ref, image_user(image), spec.runtime_handler)
 
     async def _pull_recorded(
         self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[Credential]

@@ -82,7 +82,8 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
         A gate shortens both ends of the back-off of containers, the longer one where no maximum can be set
         (kubelet: `newCrashLoopBackOff`).
         """
-        reduced = resolve_gates(config.feature_gates).enabled("ReduceDefaultCrashLoopBackOffDecay")
+        gates = resolve_gates(config.feature_gates)
+        reduced = gates.enabled("ReduceDefaultCrashLoopBackOffDecay")
         period = config.crash_loop_back_off.max_container_restart_period
         if period is None:
             period = REDUCED_CRASH_LOOP_MAX if reduced else CRASH_LOOP_MAX
@@ -95,6 +96,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
                 max_parallel=config.max_parallel_image_pulls,
                 qps=config.registry_pull_qps,
                 burst=config.registry_burst,
+                by_handler=gates.enabled("RuntimeClassInImageCriApi"),
             ),
             rotation=RotationSettings(
                 max_size=whole(amount(config.container_log_max_size)),

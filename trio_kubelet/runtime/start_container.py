@@ -147,6 +147,7 @@ class ContainerStarter:
             image=image,
             pull_policy=pull_policy,
             field_path=field_path(place.pod, container.name) if container is not None else "",
+            runtime_handler=place.runtime_handler,
             sandbox_config=place.sandbox_config,
             pull_secrets=place.pull_secrets,
         )

@@ -388,6 +388,7 @@ class PodSyncer:
                 image=present.ref,
                 user_specified_image=volume.image.reference,
                 annotations=place.pod.metadata.annotations or {},
+                runtime_handler=present.handler,
             )
         return images
 
