@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 log = logging.get_logger(__name__)
 
-# First word of the command line -> module whose `main(argv) -> int` runs it.
 _AGAIN: Final = 256
 """No exit code: the process is to become a new one."""
 
+# First word of the command line -> module whose `main(argv) -> int` runs it.
 _COMMANDS: Final = {
     "inspect": "trio_kubelet.inspect",
     "standalone": "trio_kubelet.standalone",

@@ -138,7 +138,7 @@ class _Basis(NamedTuple):
 
 
 class Syncer:
-    """Implements the workers' `PodSyncer`."""
+    """Implements the workers' `SyncerDoor`."""
 
     def __init__(
         self,
