@@ -272,5 +272,5 @@ def test_starting_to_the_point_of_refusal_is_quick() -> None:
 def test_every_tool_is_a_word_of_its_own() -> None:
     assert set(cli._COMMANDS) == {
         *("inspect", "standalone", "sim", "page"),
-        *("get", "describe", "top", "logs", "exec"),
+        *("get", "events", "describe", "top", "logs", "exec"),
     }

@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "sim": "trio_kubelet.sim",
     "get": "trio_kubelet.commands.main",
     "describe": "trio_kubelet.commands.main",
+    "events": "trio_kubelet.commands.main",
     "page": "trio_kubelet.pagecommand",
     "top": "trio_kubelet.commands.main",
     "logs": "trio_kubelet.commands.main",

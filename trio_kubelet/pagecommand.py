@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 import trio
 
+from trio_kubelet.commands.arguments import Parser
 from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.server.pages.node_page import ROOT
@@ -15,7 +15,7 @@ from trio_kubelet.server.pages.node_page import ROOT
 
 def main(argv: Sequence[str]) -> int:
     """Serves until Ctrl-C; returns the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="trio-kubelet page",
         description="Serves the page of this node's agent on a loopback port, for a browser on this machine.",
         allow_abbrev=False,

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -17,15 +18,20 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.commands.test_render import NOW, POD, SECOND, STORY
 from trio_kubelet import pagecommand
 from trio_kubelet.commands import client
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.commands.exec import exit_code
+from trio_kubelet.commands.logs import lines
 from trio_kubelet.commands.main import main
 
 PODS = [POD]
+REFUSED = ""
+"""What it answers with an error."""
 ASKED: list[str] = []
 """What the agent was asked for."""
 
@@ -88,6 +94,12 @@ class _Handler(BaseHTTPRequestHandler):
             "/stats/summary": SUMMARY,
         }
         ASKED.append(self.path)
+        if path == REFUSED:
+            self.send_response(400)
+            self.send_header("Content-Length", "16")
+            self.end_headers()
+            self.wfile.write(b"waiting to start")
+            return
         if path.startswith("/containerLogs/"):
             body = b"a line\n\xff\x1b[31m"
         else:
@@ -107,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
 def agent(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "trio-kubelet.sock"
     with UnixStreamServer(str(path), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield tmp_path
         server.shutdown()
@@ -177,17 +189,41 @@ def test_what_is_asked_for_as_with_kubectl(
         (["get", "pods", "web", "-l", "a"], "exclude each other"),
         (["get", "events", "-l", "a"], "no labels"),
         (["get", "top", "-o", "json"], "as a table"),
-        (["get", "pods", "--nope"], "unrecognized arguments: --nope"),
-        (["logs", "web", "c"], "unrecognized arguments: c"),
+        (["get", "pods", "--nope"], "unknown flag: --nope"),
+        (["get"], "KIND"),
+        (["get", "pods", "-o", "xml"], "there is no form 'xml', but wide, json, yaml, name, jsonpath=…"),
+        (["get", "pods", "-o", "jsonpath"], "jsonpath= has to be followed"),
+        (["get", "pods", "-o", "jsonpath={.a"], "unclosed action"),
+        (["get", "pods", "-o", "jsonpath-file=/nowhere"], "No such file"),
+        (["get", "pods", "-o", "custom-columns=NAME"], "'NAME' are no columns"),
+        (["get", "pods", "--sort-by", "{.a}{.b}"], "is no path such as"),
+        (["get", "pods", "--watch=perhaps"], "--watch is true or false, not 'perhaps'"),
+        (["events", "web"], "what they are about is said with --for"),
         (["top", "events"], "no kind 'event'"),
         (["top", "pods", "a", "b"], "of one pod or of all"),
+        (["top", "pods", "--sort-by=name"], "accepts only cpu or memory"),
+        (["logs"], "logs POD [CONTAINER]"),
+        (["logs", "web", "c", "d"], "logs POD [CONTAINER]"),
+        (["logs", "web", "c", "-c", "d"], "named twice"),
+        (["logs", "web", "c", "--all-containers"], "exclude each other"),
+        (["logs", "web", "-l", "a"], "exclude each other"),
+        (["logs", "web", "--since=5s", "--since-time=2026-01-01T00:00:00Z"], "exclude each other"),
+        (["logs", "web", "--tail=-2"], "--tail must be greater than or equal to -1"),
+        (["logs", "web", "--limit-bytes=-1"], "--limit-bytes must be greater than 0"),
+        (["logs", "web", "--since-time=yesterday"], "not an RFC 3339 timestamp: 'yesterday'"),
+        (["logs", "web", "--tail=some"], "invalid int value: 'some'"),
+        (["exec", "web"], "the command stands behind --"),
+        (["exec", "web", "date"], "the command stands behind --"),
     ],
 )
 def test_what_cannot_be_asked_for(asked: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(asked)
-    assert ended.value.code == 2
-    assert why in capsys.readouterr().err
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("error: ")
+    assert why in said[0]
+    assert said[1:] == [f"See 'trio-kubelet {asked[0]} --help' for usage."]
 
 
 def test_names_that_are_not_there_do_not_hide_those_that_are(
@@ -270,7 +306,9 @@ def test_a_watch_of_the_table(
 
 def test_documents(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(agent, "get", "pods", "-o", "yaml") == 0
-    assert yaml.safe_load(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "PodList", "items": [POD]}
+    head = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}}
+    items = [{"apiVersion": "v1", "kind": "Pod", **POD}]
+    assert yaml.safe_load(capsys.readouterr().out) == {**head, "items": items}
     assert run(agent, "get", "pods", "-n", "other", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)["items"] == []
 
@@ -412,8 +450,10 @@ def test_the_node(agent: Path, events: list[dict[str, Any]], capsys: pytest.Capt
     ]
     assert run(agent, "get", "nodes", "other") == 1
     assert "this is node 'node1'" in capsys.readouterr().err
-    assert run(agent, "get", "no", "-o", "yaml") == 0
+    assert run(agent, "get", "no", "node1", "-o", "yaml") == 0
     assert yaml.safe_load(capsys.readouterr().out) == NODE
+    assert run(agent, "get", "no", "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["items"] == [NODE]
 
 
 def test_a_description_of_the_node(
@@ -471,6 +511,115 @@ def test_usage_reads_like_kubectls(agent: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.splitlines()[1].split() == ["default", "web-node1", "c", "0m", "<unknown>"]
 
 
+def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = {"cpu": {"usageNanoCores": 1_000_000}, "memory": {"workingSetBytes": 99 << 20}}
+    idle: dict[str, object] = {"cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 0}}
+    containers = [{"name": "idle", **idle}, {"name": "busy", **busy}]
+    other = {"podRef": {"name": "db", "namespace": "other"}, **busy, "containers": containers}
+    SUMMARY["pods"].append(other)  # type: ignore[attr-defined]
+    try:
+        for sort_by, names in (("cpu", ["web-node1", "db"]), ("memory", ["db", "web-node1"])):
+            assert run(agent, "top", "pods", "--no-headers", f"--sort-by={sort_by}") == 0
+            assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == names
+        assert run(agent, "top", "pod", "db", "--containers", "--no-headers", "--sort-by=cpu") == 0
+        assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["busy", "idle"]
+        assert run(agent, "top", "pods", "-n", "nowhere") == 0
+        assert "No pods" in capsys.readouterr().err
+    finally:
+        SUMMARY["pods"].pop()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("asked", "out"),
+    [
+        (["pods", "-o", "jsonpath={.items[*].metadata.name}"], "web-node1 db"),
+        (["pods", "-o", "jsonpath={range .items[*]}{.kind}:{.metadata.name}{'\\t'}{end}"], None),
+        (["pod", "db", "-o", "jsonpath={.metadata.name}"], "db"),
+        (["pod/db", "pod/web", "-o", "jsonpath={.items[*].metadata.name}"], "db web-node1"),
+        (["pods", "-o", "jsonpath-as-json={.items[*].metadata.name}"], '[\n    "web-node1",\n    "db"\n]\n'),
+        (["pods", "-n", "nowhere", "-o", "jsonpath={.items}"], "[]"),
+        (
+            ["pods", "-o", "custom-columns=N:metadata.name,X:.x"],
+            "N           X\nweb-node1   <none>\ndb          <none>\n",
+        ),
+        (["pod", "db", "--no-headers", "-o", "custom-columns=N:{.metadata.labels}"], "map[app:db]\n"),
+        (["pods", "-o", "name", "--sort-by=.metadata.name"], "pod/db\npod/web-node1\n"),
+        (["pods", "-o", "name", "--sort-by={metadata.namespace}"], "pod/web-node1\npod/db\n"),
+        (["node", "-o", "jsonpath={.items[0].status.allocatable.cpu}"], "2"),
+        (
+            ["node", "node1", "-o", "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}"],
+            "10.0.0.1",
+        ),
+        (["Pods", "-A=true", "--no-headers=false", "-o", "name"], "pod/web-node1\npod/db\n"),
+        (["pods", "-n", "other", "-A", "-o", "name"], "pod/web-node1\npod/db\n"),
+    ],
+)
+def test_forms(
+    asked: list[str], out: str | None, agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(agent, "get", *asked) == 0
+    assert capsys.readouterr().out == (out if out is not None else "Pod:web-node1\tPod:db\t")
+
+
+def test_forms_in_files(agent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "template"
+    file.write_text("{.items[0].metadata.name}\n")
+    assert run(agent, "get", "pods", "-o", f"jsonpath-file={file}") == 0
+    assert capsys.readouterr().out == "web-node1\n"
+    file.write_text("NAME KIND\nmetadata.name .kind\n")
+    assert run(agent, "get", "pods", "-o", f"custom-columns-file={file}") == 0
+    assert capsys.readouterr().out == "NAME        KIND\nweb-node1   Pod\n"
+    for columns in ("", "NAME KIND\nmetadata.name\n"):
+        file.write_text(columns)
+        with pytest.raises(SystemExit):
+            run(agent, "get", "pods", "-o", f"custom-columns-file={file}")
+        assert "as many paths" in capsys.readouterr().err
+
+
+def test_a_template_that_does_not_fit(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for asked in (["-o", "jsonpath={.items[9]}"], ["--sort-by=.nope"], ["--sort-by=.spec"]):
+        assert run(agent, "get", "pods", *asked) == (0 if asked == ["--sort-by=.spec"] else 1)
+    said = capsys.readouterr().err
+    assert "array index out of bounds: index 9, length 1" in said
+    assert "--sort-by: none of them has such a field" in said
+
+
+def test_what_a_template_finds_reaches_no_terminal_as_it_is(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But a program, for which it is."""
+    PODS[:] = [{**POD, "metadata": {**POD["metadata"], "annotations": {"a": "b\x1b[2J\rc"}}}]
+    try:
+        asked = ("get", "pod", "web", "-o", 'jsonpath={.metadata.annotations.a}{"\\n\\t"}')
+        assert run(agent, *asked) == 0
+        assert capsys.readouterr().out == "b\x1b[2J\rc\n\t"
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert run(agent, *asked) == 0
+        assert capsys.readouterr().out == "b\\x1b[2J\\rc\n\t"
+    finally:
+        PODS[:] = [POD]
+
+
+def test_events_by_their_own_command(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked, reasons in (
+        ([], ["BackOff", "NodeReady"]),
+        (["--for", "pod/web-node1"], ["BackOff"]),
+        (["--for", "pods/web"], ["BackOff"]),
+        (["--for", "node/node1"], ["NodeReady"]),
+        (["--for", "web-node2"], []),
+        (["--types=Normal"], ["NodeReady"]),
+        (["--types", "warning,normal"], ["BackOff", "NodeReady"]),
+    ):
+        assert run(agent, "events", *asked, "-o", "jsonpath={.items[*].reason}") == 0
+        assert capsys.readouterr().out.split() == reasons
+    assert run(agent, "get", "events", "--sort-by=.reason", "-o", "jsonpath={.items[*].reason}") == 0
+    assert capsys.readouterr().out == "BackOff NodeReady"
+    assert run(agent, "get", "events", "--sort-by=.count", "-o", "jsonpath={.items[*].count}") == 0
+    assert capsys.readouterr().out == "1 4"
+
+
 def test_a_log_is_passed_on_as_it_is(agent: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     ASKED.clear()
     assert run(agent, "logs", "web", "-c", "d", "--tail=5", "--since=1m30s", "-p", "--timestamps") == 0
@@ -482,6 +631,84 @@ def test_a_log_is_passed_on_as_it_is(agent: Path, capfdbinary: pytest.CaptureFix
     assert b'Defaulted container "c" out of: c, d' in capfdbinary.readouterr().err
     assert run(agent, "logs", "web", "-c", "nope") == 1
     assert b"it has: c, d" in capfdbinary.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "out", "targets"),
+    [
+        (["web", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d"]),
+        (["-p", "web", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d?previous=true"]),
+        (["web", "--tail", "-1", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d"]),
+        (
+            ["web", "--all-containers=true", "--prefix"],
+            b"".join(
+                b"[pod/web-node1/%c] %s\n" % (c, x) for c in b"cd" for x in (b"a line", b"\xff\x1b[31m")
+            ),
+            ["default/web-node1/c", "default/web-node1/d"],
+        ),
+        (
+            ["-l", "app in (web,db)", "-c", "d"],
+            b"a line\n\xff\x1b[31m\n" * 2,
+            ["default/web-node1/d?tailLines=10", "other/db/d?tailLines=10"],
+        ),
+        (["-l", "app=db", "-c", "c", "--tail=-1"], b"a line\n\xff\x1b[31m\n", ["other/db/c"]),
+        (["-l", "app=nope"], b"", []),
+    ],
+)
+def test_which_logs(
+    asked: list[str],
+    out: bytes,
+    targets: list[str],
+    agent: Path,
+    two_pods: None,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    ASKED.clear()
+    assert run(agent, "logs", *asked) == 0
+    said = capfdbinary.readouterr()
+    assert said.out == out
+    assert [each for each in ASKED if "Logs" in each] == [f"/containerLogs/{target}" for target in targets]
+    assert (b"No such pods on this node." in said.err) is (not targets)
+
+
+def test_logs_that_are_followed_side_by_side(
+    agent: Path, two_pods: None, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(agent, "logs", "-f", "-l", "app", "--all-containers", "--prefix") == 0
+    sources = [b"web-node1/c", b"web-node1/d", b"db/c", b"db/d"]
+    said = [b"[pod/%s] %s" % (each, line) for each in sources for line in (b"a line", b"\xff\x1b[31m")]
+    assert sorted(capfdbinary.readouterr().out.splitlines()) == sorted(said)
+    assert run(agent, "logs", "-f", "-l", "app", "--all-containers", "--max-log-requests=3") == 1
+    assert b"these are 4 logs, 3 may be followed: see --max-log-requests" in capfdbinary.readouterr().err
+
+
+def test_a_log_that_cannot_be_had(
+    agent: Path, two_pods: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ends the command, also where several are followed, or is told among the others."""
+    monkeypatch.setattr(f"{__name__}.REFUSED", "/containerLogs/default/web-node1/d")
+    for follow in ([], ["-f"]):
+        asked = ("logs", "-l", "app", "--all-containers", "--prefix", *follow)
+        assert run(agent, *asked) == 1
+        assert capfd.readouterr().err == "trio-kubelet: waiting to start\n"
+        assert run(agent, *asked, "--ignore-errors") == 0
+        said = capfd.readouterr()
+        assert said.err == "error: waiting to start\n"
+        assert len(said.out.splitlines()) == 6
+
+
+@given(st.lists(st.binary(max_size=6) | st.sampled_from([b"\n", b"a\n"])), st.binary(max_size=2))
+def test_lines_behind_a_prefix(pieces: list[bytes], prefix: bytes) -> None:
+    whole = b"".join(pieces)
+    parts = whole.split(b"\n")
+    expected = [prefix + part + b"\n" for part in (parts if parts[-1] else parts[:-1])]
+    assert b"".join(lines(iter(pieces), prefix)) == b"".join(expected)
+
+
+def test_a_line_without_end_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trio_kubelet.commands.logs.MAX_LINE", 10)
+    endless = lines(itertools.repeat(b"abc"), b"> ")
+    assert [next(endless), next(endless)] == [b"> abcabcabcabc", b"> abcabcabcabc"]
 
 
 @pytest.mark.parametrize("text", ["", "5", "-5s", "5s5", "1d", "s"])

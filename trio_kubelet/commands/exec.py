@@ -23,7 +23,7 @@ from trio_websocket import WebSocketConnection as Connection
 
 from trio_kubelet.commands.client import AgentUnreachable
 from trio_kubelet.commands.logs import choose_container, path_of
-from trio_kubelet.commands.show import the_pod
+from trio_kubelet.commands.queries import the_pod
 from trio_kubelet.common.error_groups import leaves
 
 PROTOCOL: Final = "v5.channel.k8s.io"
@@ -38,7 +38,7 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
 
     Raises AgentUnreachable, NotThere; BrokenPipeError when the reader of our output left.
     """
-    pod = the_pod(options, socket_path)
+    pod = the_pod(options.pod, options.namespace, socket_path)
     path = path_of(pod, choose_container(pod, options.container), "exec")
     query = [("command", word) for word in options.words] + [("output", "1")]
     query += [("input", "1")] if options.stdin else []

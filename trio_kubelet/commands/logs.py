@@ -1,46 +1,125 @@
-"""`trio-kubelet logs POD`: what a container wrote, from the agent of this node."""
+"""`trio-kubelet logs POD`: what containers wrote, from the agent of this node."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from trio_kubelet.commands.client import follow
+from trio_kubelet.commands import queries
+from trio_kubelet.commands.client import AgentRefused, follow
+from trio_kubelet.commands.queries import NotThere
 from trio_kubelet.commands.render import Json
-from trio_kubelet.commands.show import NotThere, the_pod
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+SELECTED_TAIL: Final = 10
+"""How many last lines a selector gives of each log, where it is not said, as with kubectl."""
+MAX_LINE: Final = 1 << 20
+"""Bytes of a line that is waited for; a longer one is passed on in parts."""
 _UNITS: Mapping[str, float] = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 
 
+class TooManyLogs(Exception):
+    """More logs than may be followed at once."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """The log of a container: the path that gives it, and what stands before its lines."""
+
+    target: str
+    prefix: bytes
+
+
 def logs(options: argparse.Namespace, socket_path: str) -> None:
-    """Writes the log to standard output as it is. Raises AgentUnreachable, NotThere."""
-    pod = the_pod(options, socket_path)
-    target = log_target(pod, options)
-    for piece in follow(socket_path, target, patient=options.follow):
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+    """Writes the logs to standard output as they are. Raises AgentUnreachable, NotThere, SeveralPods,
+    TooManyLogs.
+    """
+    chosen = _chosen(options, socket_path)
+    if not options.follow or len(chosen) < 2:
+        for log in chosen:
+            _copy(log, options, socket_path, _write)
+        return
+    if len(chosen) > options.max_log_requests:
+        most = options.max_log_requests
+        raise TooManyLogs(f"these are {len(chosen)} logs, {most} may be followed: see --max-log-requests")
+    from trio_kubelet.commands.side_by_side import run_side_by_side
+
+    run_side_by_side([partial(_copy, log, options, socket_path) for log in chosen], _write)
 
 
-def log_target(pod: Json, options: argparse.Namespace) -> str:
+def _chosen(options: argparse.Namespace, socket_path: str) -> list[Log]:
+    if options.selector:
+        pods, _ = queries.chosen_pods(options, socket_path)
+        if not pods:
+            print(queries.nothing(options, "pods"), file=sys.stderr)
+    else:
+        pods = [queries.the_pod(options.pod, options.namespace, socket_path)]
+    return [
+        Log(log_target(pod, container, options), _prefix(pod, container) if options.prefix else b"")
+        for pod in pods
+        for container in (
+            containers_of(pod) if options.all_containers else [choose_container(pod, options.container)]
+        )
+    ]
+
+
+def _prefix(pod: Json, container: str) -> bytes:
+    return f"[pod/{pod['metadata']['name']}/{container}] ".encode()
+
+
+def _copy(log: Log, options: argparse.Namespace, socket_path: str, write: Callable[[bytes], object]) -> None:
+    pieces = follow(socket_path, log.target, patient=options.follow)
+    whole_lines = log.prefix or options.all_containers or options.selector
+    try:
+        for piece in lines(pieces, log.prefix) if whole_lines else pieces:
+            write(piece)
+    except AgentRefused as exc:
+        if not options.ignore_errors:
+            raise
+        print(f"error: {exc}", file=sys.stderr)
+
+
+def _write(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+def lines(pieces: Iterator[bytes], prefix: bytes) -> Iterator[bytes]:
+    """The pieces of a log as whole lines behind the prefix; also the last is ended, for others may follow."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        if whole:
+            yield b"".join(prefix + line + b"\n" for line in whole)
+        if len(rest) > MAX_LINE:
+            yield prefix + rest
+            rest = b""
+    if rest:
+        yield prefix + rest + b"\n"
+
+
+def log_target(pod: Json, container: str, options: argparse.Namespace) -> str:
     """The path that gives the log, with its query."""
     query: dict[str, object] = {}
     for name, key in (("follow", "follow"), ("previous", "previous"), ("timestamps", "timestamps")):
         if getattr(options, name):
             query[key] = "true"
-    if options.tail >= 0:
-        query["tailLines"] = options.tail
+    tail = options.tail if options.tail is not None else SELECTED_TAIL if options.selector else -1
+    if tail >= 0:
+        query["tailLines"] = tail
     if options.limit_bytes:
         query["limitBytes"] = options.limit_bytes
     if options.since:
         query["sinceSeconds"] = options.since
     if options.since_time:
         query["sinceTime"] = options.since_time
-    container = choose_container(pod, options.container)
     path = path_of(pod, container, "containerLogs")
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -50,6 +129,12 @@ def path_of(pod: Json, container: str, root: str) -> str:
     metadata = pod["metadata"]
     parts = (metadata.get("namespace", ""), metadata["name"], container)
     return f"/{root}/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def containers_of(pod: Json) -> Sequence[str]:
+    """The names of all containers, in the order of their starts."""
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    return [container["name"] for kind in kinds for container in pod["spec"].get(kind) or ()]
 
 
 def choose_container(pod: Json, wanted: str) -> str:

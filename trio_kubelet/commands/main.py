@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, find_socket
-from trio_kubelet.commands.logs import logs, seconds
+from trio_kubelet.commands.forms import TABLE, parse_form
+from trio_kubelet.commands.get import get
+from trio_kubelet.commands.jsonpath.parse import parse_relaxed
+from trio_kubelet.commands.jsonpath.steps import JSONPathError
+from trio_kubelet.commands.logs import TooManyLogs, logs, seconds
+from trio_kubelet.commands.queries import KINDS, NotThere
 from trio_kubelet.commands.render import SeveralPods
-from trio_kubelet.commands.selector import Selector, parse_selector
-from trio_kubelet.commands.show import POD_WORDS, NotThere, describe, get, top
+from trio_kubelet.commands.selector import parse_selector
+from trio_kubelet.commands.show import describe, top
 
-_NODES = ("nodes", "node", "no")
-_EVENTS = ("events", "event", "ev")
-_KINDS = {
-    **dict.fromkeys(POD_WORDS, "pod"),
-    **dict.fromkeys(_NODES, "node"),
-    **dict.fromkeys(_EVENTS, "event"),
-}
 _GET, _DESCRIBE, _TOP = ("pod", "node", "event", "top"), ("pod", "node", "event"), ("pod", "node")
+_RUNS: Final[Mapping[str, Callable[[argparse.Namespace, str], None]]] = {
+    "get": get,
+    "events": get,
+    "describe": describe,
+    "top": top,
+    "logs": logs,
+}
+_FORMS = "wide, json, yaml, name, jsonpath=TEMPLATE, jsonpath-as-json=, custom-columns=TITLE:PATH,…"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
             from trio_kubelet.commands.exec import run_in_container
 
             return run_in_container(options, socket_path)
-        {"get": get, "describe": describe, "top": top, "logs": logs}[options.command](options, socket_path)
-    except (AgentUnreachable, SeveralPods, NotThere) as exc:
+        _RUNS[options.command](options, socket_path)
+    except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
         print(f"trio-kubelet: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -41,47 +50,180 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    own = list(argv)
+    """What the command line asks for; it begins with the command. Raises SystemExit when it is wrong."""
+    command, *own = argv
     words: list[str] = []
     if "--" in own:
         at = own.index("--")
         own, words = own[:at], own[at + 1 :]
-    parser = _parser()
-    options, beyond = parser.parse_known_args(own)
-    if options.command in ("get", "describe", "top"):  # argparse takes no more names behind an option
-        options.names += [word for word in beyond if not word.startswith("-")]
-        beyond = [word for word in beyond if word.startswith("-")]
-    if beyond:
-        parser.error(f"{options.command}: unrecognized arguments: {' '.join(beyond)}")
-    if options.command == "exec":
-        options.words = words
-        if not words:
-            parser.error("exec: the command stands behind --, as in: exec web -- date")
-    elif words:
-        parser.error(f"{options.command}: nothing may stand behind --")
-    if options.command in ("get", "describe", "top"):
-        try:
-            options.kind, options.names = _what(options.kind, options.names)
-            _check(options)
-        except ValueError as exc:
-            parser.error(f"{options.command}: {exc}")
+    parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
+    parser.set_defaults(names=(), selector=None, types=(), sort_by=None, containers=False)
+    _where(parser)
+    _PARSERS[command](parser)
+    options, beyond = parser.read(own)
+    options.command = command
+    if options.all_namespaces:
+        options.namespace = ""
+    try:
+        _FINISHED[command](options, beyond, words)
+    except ValueError as exc:
+        parser.error(str(exc))
     return options
 
 
-def _what(word: str, names: list[str]) -> tuple[str, list[str]]:
-    """The kind and the names meant by `KIND NAME…` or `KIND/NAME…`. Raises ValueError."""
-    first, slash, _ = word.partition("/")
-    kind = _KINDS.get(first, first)
-    if slash:
-        parts = [each.partition("/") for each in (word, *names)]
-        if any(_KINDS.get(each, each) != kind or not name for each, _, name in parts):
-            raise ValueError("of KIND/NAME all have to be of one kind, and named")
-        names = [name for _, _, name in parts]
-    return kind, names
+def _where(parser: Parser) -> None:
+    add_where(parser)
+    parser.add_argument("-n", "--namespace", default="", help="only this namespace (default: all)")
+    parser.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="of all namespaces, as without -n"
+    )
 
 
-def _check(options: argparse.Namespace) -> None:
+def _selected(parser: Parser) -> None:
+    text = "only what has such labels: app=web,tier!=db"
+    parser.add_argument("-l", "--selector", type=said(parse_selector), help=text)
+
+
+def _printed(parser: Parser) -> None:
+    parser.add_argument(
+        *("-o", "--output"),
+        metavar="FORM",
+        type=said(parse_form),
+        default=TABLE,
+        help=f"another form than the table: {_FORMS}, or a template in a file: jsonpath-file=, "
+        "custom-columns-file=",
+    )
+    parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
+    parser.add_argument("-w", "--watch", action="store_true", help="print rows again as they change")
+
+
+def _add_get(parser: Parser) -> None:
+    parser.description = "Lists pods, the node, its events, or what pods use."
+    parser.add_argument("kind", metavar="KIND", help="pods, node, events or top; KIND/NAME names one")
+    names_help = "only these; of events, those about POD or KIND/NAME"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names_help)
+    _selected(parser)
+    _printed(parser)
+    path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
+    parser.add_argument("--sort-by", metavar="PATH", help=path_help)
+
+
+def _add_events(parser: Parser) -> None:
+    parser.description = "Lists the node's events, the oldest first."
+    parser.add_argument("--for", dest="about", metavar="KIND/NAME", help="only those about this")
+    parser.add_argument("--types", type=_types, help="only these types: Normal, Warning")
+    _printed(parser)
+    parser.set_defaults(kind="event")
+
+
+def _types(text: str) -> Sequence[str]:
+    return [each.strip().lower() for each in text.split(",")]
+
+
+def _add_describe(parser: Parser) -> None:
+    parser.description = "Tells all about pods, the node or its events."
+    parser.add_argument("kind", metavar="KIND", help="pods, node or events; KIND/NAME names one")
+    names_help = "only these; a pod's name may lack the node's name at its end"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names_help)
+    _selected(parser)
+
+
+def _add_top(parser: Parser) -> None:
+    parser.description = "Shows what pods or the node use."
+    parser.add_argument("kind", metavar="KIND", help="pods or node")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only this one")
+    _selected(parser)
+    parser.add_argument("--containers", action="store_true", help="each container of a pod by itself")
+    parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
+    parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
+
+
+def _add_logs(parser: Parser) -> None:
+    parser.description = "Prints what containers of a pod, or of the pods with such labels, wrote."
+    parser.add_argument("pod", nargs="?", metavar="POD", help="the pod's name")
+    parser.add_argument("inline", nargs="?", metavar="CONTAINER", help="as -c")
+    parser.add_argument("-c", "--container", default="", help="which container (default: the first)")
+    parser.add_argument("--all-containers", action="store_true", help="all containers of the pod")
+    _selected(parser)
+    parser.add_argument("--prefix", action="store_true", help="each line with its pod and container")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written from now on")
+    parser.add_argument(
+        "-p", "--previous", action="store_true", help="of the container before the last restart"
+    )
+    tail_help = "so many last lines (default: all, with a selector 10 of each)"
+    parser.add_argument("--tail", type=int, metavar="LINES", help=tail_help)
+    parser.add_argument("--limit-bytes", type=int, metavar="BYTES", default=0, help="at most so many bytes")
+    parser.add_argument(
+        "--since", type=said(seconds), metavar="DURATION", default=0, help="not older than this: 5s, 2m, 3h"
+    )
+    moment_help = "not older than this moment (RFC 3339)"
+    parser.add_argument("--since-time", type=said(_moment), metavar="TIME", help=moment_help)
+    parser.add_argument("--timestamps", action="store_true", help="each line with its time")
+    requests_help = "how many logs may be followed at once (default: 5)"
+    parser.add_argument("--max-log-requests", type=int, metavar="LOGS", default=5, help=requests_help)
+    parser.add_argument("--ignore-errors", action="store_true", help="go on with the other logs")
+
+
+def _moment(text: str) -> str:
+    parse_rfc3339(text)
+    return text
+
+
+def _add_exec(parser: Parser) -> None:
+    parser.usage = "%(prog)s [OPTIONS] POD -- COMMAND [ARGUMENT ...]"
+    parser.description = "Runs a command in a container."
+    parser.add_argument("pod", metavar="POD", help="the pod's name")
+    parser.add_argument("-c", "--container", default="", help="which container (default: the first)")
+    parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
+    parser.add_argument("-t", "--tty", action="store_true", help="the command gets a terminal")
+
+
+_PARSERS: Final[Mapping[str, Callable[[Parser], None]]] = {
+    "get": _add_get,
+    "events": _add_events,
+    "describe": _add_describe,
+    "top": _add_top,
+    "logs": _add_logs,
+    "exec": _add_exec,
+}
+
+
+def _finish_exec(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
+    if not words or beyond:
+        raise ValueError("the command stands behind --, as in: exec web -- date")
+    options.words = words
+
+
+def _finish_logs(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
+    names = [*filter(None, (options.pod, options.inline)), *beyond, *words]  # also those behind an option
+    if len(names) > 2 or not (names or options.selector):
+        raise ValueError("logs POD [CONTAINER], or with -l those of the pods that have such labels")
+    if names and options.selector:
+        raise ValueError("a pod's name and a selector exclude each other")
+    if names[1:] and options.container:
+        raise ValueError("the container is named twice")
+    options.pod = names[0] if names else ""
+    options.container = names[1] if names[1:] else options.container
+    if options.all_containers and options.container:
+        raise ValueError("--all-containers and a container's name exclude each other")
+    if options.since and options.since_time:
+        raise ValueError("--since and --since-time exclude each other")
+    if options.limit_bytes < 0:
+        raise ValueError("--limit-bytes must be greater than 0")
+    if options.tail is not None and options.tail < -1:
+        raise ValueError("--tail must be greater than or equal to -1")
+
+
+def _finish_events(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
+    if beyond or words:
+        raise ValueError(f"unknown: {' '.join([*beyond, *words])}; what they are about is said with --for")
+    options.names = [options.about] if options.about else []
+
+
+def _finish_kind(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
     """Raises ValueError for what this command does not know or do."""
+    names = [*options.names, *beyond, *words]  # argparse takes no more names behind an option
+    options.kind, options.names = _what(options.kind, names)
     known = {"get": _GET, "describe": _DESCRIBE, "top": _TOP}[options.command]
     if options.kind not in known:
         raise ValueError(f"there is no kind {options.kind!r}, but {', '.join(known)}")
@@ -92,88 +234,32 @@ def _check(options: argparse.Namespace) -> None:
     if "top" in (options.command, options.kind):
         if len(options.names) > 1:
             raise ValueError("of one pod or of all")
-        if options.command == "get" and (options.output or options.watch):
+        if options.sort_by not in (None, "cpu", "memory"):
+            raise ValueError("--sort-by accepts only cpu or memory")
+        if options.command == "get" and (options.output is not TABLE or options.watch):
             raise ValueError("what is used comes as a table, once")
+        options.command = "top"
+    elif options.command == "get" and options.sort_by is not None:
+        options.sort_by = parse_relaxed(options.sort_by)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trio-kubelet", description="Ask the agent of this node.", allow_abbrev=False
-    )
-    where = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_where(where)
-    where.add_argument("-n", "--namespace", default="", help="only this namespace (default: all)")
-    where.add_argument(
-        *("-A", "--all-namespaces"),
-        action="store_const",
-        const="",
-        dest="namespace",
-        default=argparse.SUPPRESS,
-        help="of all namespaces, as without -n",
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    def command(name: str, text: str, *more: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        parents = [where, *more]
-        return commands.add_parser(name, parents=parents, help=text, description=text, allow_abbrev=False)
-
-    chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    chosen.add_argument(
-        "-l", "--selector", type=_selector, help="only what has such labels: app=web,tier!=db"
-    )
-    bare = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    bare.add_argument("--no-headers", action="store_true", help="the table without its first line")
-
-    listed = command("get", "List pods, the node, its events, or what pods use.", chosen, bare)
-    kind_help = "pods, node, events or top; KIND/NAME names one"
-    listed.add_argument("kind", metavar="KIND", help=kind_help)
-    names_help = "only these; of events, those about POD or KIND/NAME"
-    listed.add_argument("names", nargs="*", metavar="NAME", help=names_help)
-    listed.add_argument(
-        "-o", "--output", choices=["wide", "json", "yaml", "name"], help="another form than the table"
-    )
-    listed.add_argument("-w", "--watch", action="store_true", help="print rows again as they change")
-    listed.set_defaults(containers=False)
-    described = command("describe", "Tell all about pods, the node or its events.", chosen)
-    described.add_argument("kind", metavar="KIND", help="pods, node or events; KIND/NAME names one")
-    pods_help = "only these; a pod's name may lack the node's name at its end"
-    described.add_argument("names", nargs="*", metavar="NAME", help=pods_help)
-    used = command("top", "Show what pods or the node use.", chosen, bare)
-    used.add_argument("kind", metavar="KIND", help="pods or node")
-    used.add_argument("names", nargs="*", metavar="NAME", help="only this one")
-    used.add_argument("--containers", action="store_true", help="each container of a pod by itself")
-    _add_logs(command("logs", "Print what a container of a pod wrote."))
-    executed = command("exec", "Run a command in a container: exec POD -- COMMAND")
-    executed.add_argument("name", metavar="POD", help="the pod's name")
-    executed.add_argument("-c", "--container", default="", help="which container (default: the first)")
-    executed.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
-    executed.add_argument("-t", "--tty", action="store_true", help="the command gets a terminal")
-    return parser
+def _what(word: str, names: list[str]) -> tuple[str, list[str]]:
+    """The kind and the names meant by `KIND NAME…` or `KIND/NAME…`. Raises ValueError."""
+    first, slash, _ = word.partition("/")
+    kind = KINDS.get(first.lower(), first)
+    if slash:
+        parts = [each.partition("/") for each in (word, *names)]
+        if any(KINDS.get(each.lower(), each) != kind or not name for each, _, name in parts):
+            raise ValueError("of KIND/NAME all have to be of one kind, and named")
+        names = [name for _, _, name in parts]
+    return kind, names
 
 
-def _add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="POD", help="the pod's name")
-    parser.add_argument("-c", "--container", default="", help="which container (default: the first)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written from now on")
-    parser.add_argument(
-        "-p", "--previous", action="store_true", help="of the container before the last restart"
-    )
-    parser.add_argument("--tail", type=int, default=-1, help="so many last lines (default: all)")
-    parser.add_argument("--limit-bytes", type=int, default=0, help="at most so many bytes")
-    parser.add_argument("--since", type=_seconds, default=0, help="not older than this: 5s, 2m, 3h")
-    parser.add_argument("--since-time", default="", help="not older than this moment (RFC 3339)")
-    parser.add_argument("--timestamps", action="store_true", help="each line with its time")
-
-
-def _selector(text: str) -> Selector:
-    try:
-        return parse_selector(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(str(exc)) from exc
-
-
-def _seconds(text: str) -> int:
-    try:
-        return seconds(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(str(exc)) from exc
+_FINISHED: Final[Mapping[str, Callable[[argparse.Namespace, list[str], list[str]], None]]] = {
+    "get": _finish_kind,
+    "events": _finish_events,
+    "describe": _finish_kind,
+    "top": _finish_kind,
+    "logs": _finish_logs,
+    "exec": _finish_exec,
+}

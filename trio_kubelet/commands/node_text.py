@@ -42,15 +42,6 @@ def node_table(node: Json, now_ns: int, *, wide: bool = False) -> list[str]:
     return aligned([header, cells])
 
 
-def lasting(node: Json) -> Json:
-    """The node without what changes with each of its heartbeats."""
-    conditions = [
-        {key: value for key, value in condition.items() if key != "lastHeartbeatTime"}
-        for condition in node["status"].get("conditions") or ()
-    ]
-    return {**node, "status": {**node["status"], "conditions": conditions}}
-
-
 def _state(node: Json) -> str:
     conditions = {c["type"]: c["status"] for c in node["status"].get("conditions") or ()}
     state = {"True": "Ready", None: "Unknown"}.get(conditions.get("Ready"), "NotReady")

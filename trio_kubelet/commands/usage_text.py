@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from trio_kubelet.commands.render import aligned
@@ -14,13 +14,18 @@ _MEBI = 1 << 20
 _UNKNOWN = "<unknown>"
 
 
-def pod_usage(summary: Json, wanted: Collection[tuple[str, str]], *, containers: bool) -> list[str]:
-    """The lines of `kubectl top pods`, header first; `wanted`: namespaces and names."""
+def pod_usage(
+    summary: Json, wanted: Collection[tuple[str, str]], *, containers: bool, sort_by: str | None = None
+) -> list[str]:
+    """The lines of `kubectl top pods`, header first; `wanted`: namespaces and names.
+
+    `sort_by` is "cpu" or "memory", the largest first; else the pods are in the order of their names.
+    """
     of_container = ["NAME"] if containers else []
     rows = [["NAMESPACE", "POD" if containers else "NAME", *of_container, "CPU(cores)", "MEMORY(bytes)"]]
-    for pod in sorted(summary.get("pods") or (), key=_key):
+    for pod in _sorted(sorted(summary.get("pods") or (), key=_key), sort_by):
         if (key := _key(pod)) in wanted:
-            rows += [[*key, *cells] for cells in _usages(pod, containers)]
+            rows += [[*key, *cells] for cells in _usages(pod, containers, sort_by)]
     return aligned(rows)
 
 
@@ -28,11 +33,18 @@ def _key(pod: Json) -> tuple[str, str]:
     return pod["podRef"]["namespace"], pod["podRef"]["name"]
 
 
-def _usages(pod: Json, containers: bool) -> Iterator[list[str]]:
+def _sorted(usages: Sequence[Json], sort_by: str | None) -> Sequence[Json]:
+    if sort_by is None:
+        return usages
+    used = _nano_cores if sort_by == "cpu" else _working_set
+    return sorted(usages, key=lambda usage: -(used(usage) or 0))
+
+
+def _usages(pod: Json, containers: bool, sort_by: str | None) -> Iterator[list[str]]:
     if not containers:
         yield [_cores(pod), _memory(pod)]
         return
-    for container in pod.get("containers") or ():
+    for container in _sorted(pod.get("containers") or (), sort_by):
         yield [container["name"], _cores(container), _memory(container)]
 
 

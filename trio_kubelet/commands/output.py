@@ -1,0 +1,33 @@
+"""Standard output: what pods wrote must not reach a terminal as a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+KEPT = "\n\t"
+"""Control characters that a template may ask for."""
+
+
+def say(lines: Iterable[str]) -> None:
+    """Prints lines, with what is not printable escaped."""
+    write("".join(f"{line}\n" for line in lines))
+
+
+def write(text: str, *, verbatim: bool = False) -> None:
+    """Writes text with what is not printable escaped; `verbatim`: only where it goes to a terminal."""
+    if not verbatim or sys.stdout.isatty():
+        text = escaped(text, keep=KEPT if verbatim else "\n")
+    sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    """The text with all that is not printable as an escape, but for the characters to `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
