@@ -3,8 +3,8 @@ nothing is mounted twice or left, and the log has one line for a cause.
 
 A step is whatever changes something: a system call on a file, directory, link or loop device, a mount, and
 a call to the driver, before it is made, while the driver is at work, and when its answer has come. The first
-agent mounts a volume for a pod and takes it away again; it is killed at its first step, another one at its
-second, and so on until one comes to its end.
+agent mounts a volume for a pod, of a filesystem also a part, and takes it away again; it is killed at its
+first step, another one at its second, and so on until one comes to its end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
-from tests.storage.world import Claims, pod_of, running_world
+from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.storage import loop
 from trio_kubelet.storage.csi.driver import CSIDriverClient
+from trio_kubelet.storage.names import pod_subpaths
 from trio_kubelet.volumes import linux
+from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
 
 CHANGES = ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.symlink", "os.chmod", "fcntl.ioctl")
 WRITING = os.O_WRONLY | os.O_RDWR
 MOST_STEPS = 200
+PARTS = ("filesystem", "directory")
+FEWEST_STEPS = {"filesystem": 25, "device": 20, "inline": 15, "directory": 10}
 Work = Callable[[Path, DriverProcess], Awaitable[None]]
 
 
@@ -107,35 +111,52 @@ def in_process(place: Path, driver: DriverProcess, work: Work) -> int | None:
     return process.exitcode
 
 
-def claim_and_pod(kind: str) -> tuple[Claims, v1.Pod]:
+def claim_and_pod(kind: str, place: Path) -> tuple[Claims, v1.Pod]:
     claims = Claims()
     claims.driver()
-    claims.claim("c", mode="Block" if kind == "device" else "Filesystem", size="4Mi")
-    return claims, pod_of("p", devices=("c",)) if kind == "device" else pod_of("p", "c")
+    local = {"local": {"path": str(place / "local")}} if kind == "directory" else None
+    claims.claim("c", local, mode="Block" if kind == "device" else "Filesystem", size="4Mi")
+    if kind == "device":
+        return claims, pod_of("p", devices=("c",))
+    if kind == "inline":
+        return claims, pod_of("p", "c", volumes=[{"name": "c", "csi": {"driver": DRIVER}}])
+    return claims, pod_of("p", "c")
+
+
+async def bind_part(world: World, pod: v1.Pod) -> None:
+    """A container of the pod mounts a part of the volume."""
+    target = f"{pod_subpaths(str(world.root), pod.metadata.uid, 'pv-c')}/main/0"
+    part = SubPath("c", str(world.path(pod, "c")), "a/part", target)
+    await trio.to_thread.run_sync(bind_sub_path, part)
 
 
 @pytest.mark.parametrize("then", ["the pod stays", "the pod is gone"])
-@pytest.mark.parametrize("kind", ["filesystem", "device"])
+@pytest.mark.parametrize("kind", FEWEST_STEPS)
 def test_an_agent_is_killed_at_every_step(place: Path, driver: DriverProcess, kind: str, then: str) -> None:
     driver.set(size=4 << 20)
     driver.start()
+    (place / "local").mkdir()
     root, image = place / "root", str(driver.directory / "c.img")
 
     async def come_and_go(place: Path, driver: DriverProcess) -> None:
         """The volume is mounted and taken away; steps are counted."""
-        claims, pod = claim_and_pod(kind)
+        claims, pod = claim_and_pod(kind, place)
         async with running_world(place, claims=claims, driver=driver) as world:
             killer.watch(driver)
             assert not (await world.set_up(pod)).unmounted
+            if kind in PARTS:
+                await bind_part(world, pod)
             await world.tear_down(pod)
             await world.until(lambda: not world.left() and not mounted_below(world.root))
 
     async def go_on(place: Path, driver: DriverProcess) -> None:
         """The next agent."""
-        claims, pod = claim_and_pod(kind)
+        claims, pod = claim_and_pod(kind, place)
         async with running_world(place, claims=claims, driver=driver) as world:
             if then == "the pod stays":
                 assert not (await world.set_up(pod)).unmounted
+                if kind in PARTS:
+                    await bind_part(world, pod)
                 assert most(Counter(mounted_below(root))) == 1
             await world.tear_down(pod)
             await world.until(lambda: not world.left() and not mounted_below(world.root))
@@ -156,7 +177,7 @@ def test_an_agent_is_killed_at_every_step(place: Path, driver: DriverProcess, ki
         assert last in ([], ["NodeUnstageVolume"]), number
     else:
         raise AssertionError(log)
-    assert number > 20, "most steps were not seen"
+    assert number > FEWEST_STEPS[kind], "most steps were not seen"
 
 
 def most(counted: Counter[str]) -> int:
