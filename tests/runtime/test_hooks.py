@@ -41,7 +41,9 @@ async def run(here: World, handler: v1.LifecycleHandler) -> None:
         await trio.lowlevel.checkpoint()
         return (await here.status(pod)).ips
 
-    runner = HookRunner(here.cri, here.http, here.events, ips, here.metrics)
+    runner = HookRunner(
+        runtime=here.cri, http=here.http, recorder=here.events, pod_ips=ips, metrics=here.metrics
+    )
     await runner.run(here.container("web").id, a_pod, container("web", ports=PORTS), handler)
 
 
@@ -164,7 +166,13 @@ async def test_a_host_that_is_no_name_fails_its_hook_and_nothing_else(
     async with world(tmp_path) as here:
         a_pod = pod()
         await here.sync_ok(a_pod)
-        runner = HookRunner(here.cri, HookClient(), here.events, _no_ips, here.metrics)
+        runner = HookRunner(
+            runtime=here.cri,
+            http=HookClient(),
+            recorder=here.events,
+            pod_ips=_no_ips,
+            metrics=here.metrics,
+        )
         handler = get("/", host=host)
         with pytest.raises(HookError):
             await runner.run(here.container("web").id, a_pod, container("web", ports=PORTS), handler)

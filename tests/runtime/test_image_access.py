@@ -66,11 +66,11 @@ class Guarded(Asker):
         self.registry = CollectorRegistry()
         self.access = ImageAccess(str(root), self.service, here.clock, policy, AccessMetrics(self.registry))
         self.manager = ImageManager(
-            self.service,
-            here.events,
-            here.clock,
-            ImagePullSettings(qps=0.0),
-            here.metrics,
+            service=self.service,
+            recorder=here.events,
+            clock=here.clock,
+            settings=ImagePullSettings(qps=0.0),
+            metrics=here.metrics,
             access=self.access,
         )
 
@@ -145,7 +145,12 @@ async def test_without_the_gate_everybody_may_and_nothing_is_written(
     async with world(tmp_path) as here:
         node = Guarded(here, tmp_path / "root")
         node.manager = ImageManager(
-            node.service, here.events, here.clock, ImagePullSettings(), here.metrics, access=None
+            service=node.service,
+            recorder=here.events,
+            clock=here.clock,
+            settings=ImagePullSettings(),
+            metrics=here.metrics,
+            access=None,
         )
         await node.run(APP, from_secret())
         assert await node.pulls_for(APP) == 0

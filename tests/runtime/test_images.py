@@ -35,7 +35,11 @@ class Asker:
         self.here = here
         self.service: ImageService = sim_services(here.service).images
         self.manager = ImageManager(
-            self.service, here.events, here.clock, ImagePullSettings(**settings), here.metrics
+            service=self.service,
+            recorder=here.events,
+            clock=here.clock,
+            settings=ImagePullSettings(**settings),
+            metrics=here.metrics,
         )
 
     async def ask(

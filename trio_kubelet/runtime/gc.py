@@ -150,6 +150,7 @@ class GarbageCollector:
 
     def __init__(
         self,
+        *,
         runtime: RuntimeService,
         killer: Killer,
         remover: ContainerRemover,

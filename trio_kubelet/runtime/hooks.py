@@ -65,6 +65,7 @@ class HookRunner:
 
     def __init__(
         self,
+        *,
         runtime: RuntimeService,
         http: HookHTTP,
         recorder: PodRecorderDoor,

@@ -132,6 +132,7 @@ class ImageManager:
 
     def __init__(
         self,
+        *,
         service: ImageService,
         recorder: PodRecorderDoor,
         clock: Clock,

@@ -59,7 +59,7 @@ from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.runtime.slots import RuntimeSlots
 from trio_kubelet.runtime.start_container import ContainerStarter
 from trio_kubelet.runtime.status_reader import StatusReader, nobody_knows
-from trio_kubelet.runtime.sync_pod import Hands, PodSyncer
+from trio_kubelet.runtime.sync_pod import RuntimeSyncer
 
 log = get_logger(__name__)
 
@@ -131,52 +131,61 @@ class PodRuntime:
         self._clock = clock
         self._reader = StatusReader(runtime, clock, oom_killed)
         events = ContainerEvents(recorder)
-        hooks = HookRunner(runtime, hook_http or HookClient(), recorder, self._pod_ips, metrics)
+        hooks = HookRunner(
+            runtime=runtime,
+            http=hook_http or HookClient(),
+            recorder=recorder,
+            pod_ips=self._pod_ips,
+            metrics=metrics,
+        )
         self._killer = Killer(runtime, hooks, events)
         self._remover = ContainerRemover(runtime, settings.container_logs_dir)
-        self._resizer = Resizer(runtime, configs, pod_limits, metrics)
+        self._resizer = Resizer(runtime=runtime, configs=configs, pod_limits=pod_limits, metrics=metrics)
         self._back_off = crash_loop_back_off(
             settings.max_container_restart_period, settings.first_container_restart_period
         )
         self._images = ImageManager(
-            images,
-            recorder,
-            clock,
-            settings.pulls,
-            metrics,
-            pulled,
-            image_access,
+            service=images,
+            recorder=recorder,
+            clock=clock,
+            settings=settings.pulls,
+            metrics=metrics,
+            pulled=pulled,
+            access=image_access,
         )
         slots = RuntimeSlots(settings.cpus)
         self._linker = LogLinker(settings.container_logs_dir)
         starter = ContainerStarter(
-            runtime,
-            slots,
-            configs,
-            self._images,
-            hooks,
-            self._killer,
-            events,
-            self._linker,
+            runtime=runtime,
+            slots=slots,
+            configs=configs,
+            images=self._images,
+            hooks=hooks,
+            killer=self._killer,
+            events=events,
+            linker=self._linker,
         )
-        self._syncer = PodSyncer(
-            runtime,
-            self._reader,
-            slots,
-            configs,
-            Hands(starter, self._killer, self._remover, self._resizer),
-            recorder,
-            self._back_off,
-            clock,
-            metrics,
+        self._syncer = RuntimeSyncer(
+            runtime=runtime,
+            reader=self._reader,
+            slots=slots,
+            configs=configs,
+            starter=starter,
+            killer=self._killer,
+            remover=self._remover,
+            resizer=self._resizer,
+            recorder=recorder,
+            back_off=self._back_off,
+            clock=clock,
+            metrics=metrics,
         )
         self._collector = GarbageCollector(
-            runtime,
-            self._killer,
-            self._remover,
-            clock,
-            settings.pod_logs_dir,
-            settings.container_logs_dir,
+            runtime=runtime,
+            killer=self._killer,
+            remover=self._remover,
+            clock=clock,
+            pod_logs_dir=settings.pod_logs_dir,
+            container_logs_dir=settings.container_logs_dir,
         )
         self._rotator = LogRotator(runtime, clock, settings.rotation)
 

@@ -61,6 +61,7 @@ class Resizer:
 
     def __init__(
         self,
+        *,
         runtime: RuntimeService,
         configs: PodConfigs,
         pod_limits: PodLimits | None,

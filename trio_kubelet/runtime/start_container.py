@@ -76,6 +76,7 @@ class ContainerStarter:
 
     def __init__(
         self,
+        *,
         runtime: RuntimeService,
         slots: RuntimeSlots,
         configs: PodConfigs,

@@ -7,7 +7,6 @@ postStart hook holds back those behind it, which some pods rely on.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 import trio
@@ -50,25 +49,20 @@ class _Stop(Exception):
     """The rest of the sync has to wait for the next one; why is in the result."""
 
 
-class Hands(NamedTuple):
-    """Those who do what happens to single containers."""
-
-    starter: ContainerStarter
-    killer: Killer
-    remover: ContainerRemover
-    resizer: Resizer
-
-
-class PodSyncer:
-    """Brings pods in line, one round at a time."""
+class RuntimeSyncer:
+    """Brings pods in line in the runtime, one round at a time."""
 
     def __init__(
         self,
+        *,
         runtime: RuntimeService,
         reader: StatusReader,
         slots: RuntimeSlots,
         configs: PodConfigs,
-        hands: Hands,
+        starter: ContainerStarter,
+        killer: Killer,
+        remover: ContainerRemover,
+        resizer: Resizer,
         recorder: PodRecorderDoor,
         back_off: BackOff,
         clock: Clock,
@@ -78,7 +72,10 @@ class PodSyncer:
         self._reader = reader
         self._slots = slots
         self._configs = configs
-        self._starter, self._killer, self._remover, self._resizer = hands
+        self._starter = starter
+        self._killer = killer
+        self._remover = remover
+        self._resizer = resizer
         self._recorder = recorder
         self._events = ContainerEvents(recorder)
         self._back_off = back_off
