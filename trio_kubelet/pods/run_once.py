@@ -40,33 +40,44 @@ class RunOncePeriods(msgspec.Struct, frozen=True, kw_only=True):
     first_pause: float = 1.0
 
 
-class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
-    """What starting pods once needs."""
+class RunOnce:
+    """Starts the pods of one update."""
 
-    runtime: RuntimeDoor
-    syncer: SyncerDoor
-    admitter: Admitter
-    allocating: Allocating
-    recorder: RecorderDoor
-    clock: Clock
-    periods: RunOncePeriods = RunOncePeriods()
+    def __init__(
+        self,
+        *,
+        runtime: RuntimeDoor,
+        syncer: SyncerDoor,
+        admitter: Admitter,
+        allocating: Allocating,
+        recorder: RecorderDoor,
+        clock: Clock,
+        periods: RunOncePeriods = RunOncePeriods(),  # noqa: B008 - frozen
+    ) -> None:
+        self._runtime = runtime
+        self._syncer = syncer
+        self._admitter = admitter
+        self._allocating = allocating
+        self._recorder = recorder
+        self._clock = clock
+        self._periods = periods
 
     async def run(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
         """The pods that run now. Raises RunOnceError."""
         update: PodUpdate | None = None
-        with trio.move_on_after(self.periods.update):
+        with trio.move_on_after(self._periods.update):
             update = await updates.receive()
         if update is None:
-            raise RunOnceError(f"no pod manifest update after {format_duration(self.periods.update)}")
+            raise RunOnceError(f"no pod manifest update after {format_duration(self._periods.update)}")
         log.info("Processing pod manifests once", count=len(update.pods), source=update.source)
         admitted: list[Pod] = []
         taken = Occupancy()
         failed: dict[str, str] = {}
         for pod in update.pods:
-            decision = self.admitter.admit(pod, taken.beside(pod.metadata.uid))
+            decision = self._admitter.admit(pod, taken.beside(pod.metadata.uid))
             if isinstance(decision, Allocate):
-                await self.allocating.settle(pod)
-                decision = self.admitter.admit(pod, taken.beside(pod.metadata.uid))
+                await self._allocating.settle(pod)
+                decision = self._admitter.admit(pod, taken.beside(pod.metadata.uid))
             if isinstance(decision, Admit):
                 admitted.append(pod)
                 taken.put(pod)
@@ -85,22 +96,22 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
         reason, message = "OutOfResources", "there is no room for it"
         if isinstance(decision, Reject):
             reason, message = decision.reason, decision.message
-        self.recorder.record(pod, "Warning", reason, message)
+        self._recorder.record(pod, "Warning", reason, message)
         log.info("Pod was rejected", pod=pod, reason=reason, message=message)
 
     async def _start(self, pod: Pod, failed: dict[str, str]) -> None:
         """Tries until all containers run; why they do not goes into `failed`."""
-        pauses, why = Pauses(self.periods.first_pause, math.inf), ""
-        for attempt in range(self.periods.tries + 1):
+        pauses, why = Pauses(self._periods.first_pause, math.inf), ""
+        for attempt in range(self._periods.tries + 1):
             try:
                 status = await self._status(pod)
                 if all_run(pod, status):
                     return
-                if attempt == self.periods.tries:
+                if attempt == self._periods.tries:
                     break
-                worker = step(None, Create(pod=pod), self.clock.now_ns()).worker
+                worker = step(None, Create(pod=pod), self._clock.now_ns()).worker
                 if worker is not None:
-                    why = (await self.syncer.sync_pod(worker, status)).error
+                    why = (await self._syncer.sync_pod(worker, status)).error
                 if all_run(pod, await self._status(pod)):
                     return
             except CRIError as exc:
@@ -108,11 +119,11 @@ class RunOnce(msgspec.Struct, frozen=True, kw_only=True):
             pause = pauses.after(attempt + 1)
             log.info("Pod's containers are not running, trying again", pod=pod, wait=pause, err=why)
             await trio.sleep(pause)
-        failed[_name(pod)] = why or f"containers not running after {self.periods.tries} retries"
+        failed[_name(pod)] = why or f"containers not running after {self._periods.tries} retries"
 
     async def _status(self, pod: Pod) -> PodStatus:
         meta = pod.metadata
-        return await self.runtime.get_pod_status(meta.uid, meta.name, meta.namespace)
+        return await self._runtime.get_pod_status(meta.uid, meta.name, meta.namespace)
 
 
 def all_run(pod: Pod, status: PodStatus) -> bool:
