@@ -34,12 +34,13 @@ M = TypeVar("M", bound=Message)
 
 class Calls:
     """Implements `storage.doors.DriverCalls`: sockets that were called and not forgotten; `silent` ones never
-    answer, `broken` ones fail.
+    answer, `late` ones after 30 s, `broken` ones fail.
     """
 
     def __init__(self) -> None:
         self.kept: set[str] = set()
         self.silent: set[str] = set()
+        self.late: set[str] = set()
         self.broken: set[str] = set()
 
     async def call(
@@ -49,6 +50,8 @@ class Calls:
         if endpoint in self.silent:
             await trio.sleep(timeout)
             raise GrpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded", method)
+        if endpoint in self.late:
+            await trio.sleep(30)
         if endpoint in self.broken:
             raise GrpcError(Code.INTERNAL, "no", method)
         return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
@@ -127,6 +130,26 @@ async def test_of_sockets_without_a_driver_nothing_is_kept() -> None:
     assert calls.kept == set()
 
 
+async def test_of_two_drivers_of_a_name_the_faster_one_stays(autojump_clock: MockClock) -> None:
+    """The slower one took its place; when that went there was none, though the other was at work."""
+    calls, drivers = Calls(), CSIDrivers()
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=None, called=lambda *_: None)
+    slow, fast = plugin_of("d", "/slow"), plugin_of("d", "/fast")
+    calls.late.add("/slow")
+
+    async def refused() -> None:
+        with pytest.raises(PluginError, match="already registered with a higher supported version"):
+            await plugins.register(slow)
+        await plugins.deregister(slow)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused)
+        await trio.sleep(10)
+        await plugins.register(fast)
+    assert drivers.get("d", "").endpoint == "/fast"
+    assert calls.kept == {"/fast"}
+
+
 class Told:
     """Implements `storage.doors.NodeInfoWriter`."""
 
@@ -167,4 +190,19 @@ async def test_limits_are_told_while_another_driver_does_not_answer(autojump_clo
         await trio.sleep(155)
         assert told.drivers.count("well") > 20
         assert "silent" in told.drivers
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_told_of_a_driver_that_went_while_it_was_asked(autojump_clock: MockClock) -> None:
+    calls, told, drivers = Calls(), Told(), CSIDrivers()
+    calls.late.add("/late")
+    drivers.put(CSIDriverClient("late", "/late", calls))
+    context = CSIContext("here", cast(StorageObjectsDoor, Objects()))
+    limits = AttachLimits(context=context, drivers=drivers, writer=told)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limits.run)
+        await trio.sleep(20)
+        drivers.remove("late")
+        await trio.sleep(200)
+        assert told.drivers == []
         nursery.cancel_scope.cancel()

@@ -92,6 +92,8 @@ class AttachLimits:
         if driver is None:
             return
         try:
-            await self._writer.install(name, await driver.info())
+            info = await driver.info()
+            if self._drivers.find(name) is driver:
+                await self._writer.install(name, info)
         except (GrpcError, PluginError) as error:
             log.error("The limit of a driver's volumes cannot be told", driver=name, err=error)

@@ -15,7 +15,7 @@ from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
-from trio_kubelet.storage.doors import DriverCalls, NodeInfoWriter
+from trio_kubelet.storage.doors import DriverCalls, NodeInfo, NodeInfoWriter
 from trio_kubelet.storage.errors import Ending, OperationError
 
 if TYPE_CHECKING:  # imported with the first driver
@@ -96,10 +96,16 @@ class CSIPlugins:
     async def register(self, plugin: PluginInfo) -> None:
         from trio_kubelet.storage.csi.driver import CSIDriverClient
 
-        version = self._check(plugin, "RegisterPlugin")
+        self._check(plugin, "RegisterPlugin")
         driver = CSIDriverClient(plugin.name, plugin.endpoint, self._calls, self._called)
         try:
-            await self._write_down(driver)
+            info = await driver.info()
+            self._check(plugin, "RegisterPlugin")  # another of the name may have been faster
+            await self._write_down(plugin.name, info)
+            version = self._check(plugin, "RegisterPlugin")
+        except GrpcError as error:
+            self._forget_unused(plugin.endpoint)
+            raise PluginError(str(error)) from error
         except PluginError:
             self._forget_unused(plugin.endpoint)
             raise
@@ -121,19 +127,15 @@ class CSIPlugins:
         if not self._drivers.has(endpoint):
             self._calls.forget(endpoint)
 
-    async def _write_down(self, driver: CSIDriverClient) -> None:
+    async def _write_down(self, name: str, info: NodeInfo) -> None:
         """What the driver says of the node is known to the cluster. Raises PluginError."""
-        try:
-            info = await driver.info()
-        except GrpcError as error:
-            raise PluginError(str(error)) from error
         if self._writer is None:
             return
         try:
-            await self._writer.install(driver.name, info)
+            await self._writer.install(name, info)
         except PluginError:
-            if self._drivers.find(driver.name) is None:
-                await self._write_off(driver.name)
+            if self._drivers.find(name) is None:
+                await self._write_off(name)
             raise
 
     async def _write_off(self, name: str) -> None:
