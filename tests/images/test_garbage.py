@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,6 +44,11 @@ class Runtime:
         self.refusing: set[str] = set()
         self.lying: set[str] = set()
         self.away = False
+        self.config = "{}"  # as the verbose status tells it
+
+    async def status(self, verbose: bool = False) -> cri.StatusResponse:
+        await trio.lowlevel.checkpoint()
+        return cri.StatusResponse(info={"config": self.config, "golang": "go1.19"} if verbose else {})
 
     async def list_images(self) -> list[cri.Image]:
         await trio.lowlevel.checkpoint()
@@ -135,6 +141,20 @@ async def test_pinned_mounted_and_young_images_stay(autojump_clock: Clock) -> No
     await trio.sleep(121)
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"pause", "volume"}
+
+
+@pytest.mark.parametrize("name", ["registry.example/pause:3.6", "short"])
+async def test_the_image_of_sandboxes_stays_though_the_runtime_does_not_pin_it(
+    autojump_clock: Clock, name: str
+) -> None:
+    """containerd 10270, kubernetes 81756: no container shows it, and without it no pod starts."""
+    world = World(Runtime(short=300, idle=300))
+    world.runtime.images["short"].repo_tags.append("registry.example/pause:3.6")
+    world.runtime.config = json.dumps({"sandboxImage": name})
+    await world.garbage.delete_unused()
+    await trio.sleep(121)
+    await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"short"}
 
 
 async def test_a_container_may_name_its_image_by_a_digest(autojump_clock: Clock) -> None:

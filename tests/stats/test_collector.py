@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction.ranking import working_set
 from trio_kubelet.machine.values import VolumeUse
@@ -31,7 +32,7 @@ from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.pages import LOGS_DEADLINE
 from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom
-from trio_kubelet.stats.runtime_values import current_sandboxes, pinned_image, runtime_use, sandbox_image
+from trio_kubelet.stats.runtime_values import current_sandboxes, pinned_image, runtime_use
 from trio_kubelet.stats.volumes import VolumeMeter
 
 EPOCH = 1_795_270_560 * 10**9

@@ -17,6 +17,7 @@ from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.images.selection import (
@@ -140,27 +141,38 @@ class ImageGarbage:
             containers = await self._runtime.list_containers()
             in_use = {container.image_id or container.image_ref for container in containers}
             in_use |= {container.image_ref for container in containers}
-            in_use |= await self._mounted(found)
+            in_use |= await self._named(found, self._volumes() | await self._sandboxes(found))
         # A runtime may say which image it is by any of its names.
         in_use = {image.id for image in found if image.id in in_use or in_use.intersection(image.names)}
         self._records = recorded(self._records, found, in_use, trio.current_time())
         return removable(self._records, in_use)
 
-    async def _mounted(self, found: Sequence[FoundImage]) -> set[str]:
-        """Images that pods have as volumes, by ID."""
-        wanted = {
+    def _volumes(self) -> set[str]:
+        """Images that pods have as volumes, as these name them."""
+        return {
             volume.image.reference
             for pod in self._pods()
             for volume in pod.spec.volumes or ()
             if volume.image is not None and volume.image.reference
         }
+
+    async def _sandboxes(self, found: Sequence[FoundImage]) -> set[str]:
+        """The image of sandboxes, where the runtime does not pin it (containerd before 1.6.22): it stands in
+        no container, and without it no pod starts.
+        """
+        if any(image.pinned for image in found):
+            return set()
+        return {sandbox_image((await self._runtime.status(verbose=True)).info)} - {""}
+
+    async def _named(self, found: Sequence[FoundImage], wanted: set[str]) -> set[str]:
+        """Those of the images that the runtime has, by a name or ID."""
         named = {name for image in found for name in (image.id, *image.names)}
-        mounted = wanted & named
+        there = wanted & named
         for reference in wanted - named:  # a short name: the runtime knows what it stands for
             answer = await self._images.image_status(cri.ImageSpec(image=reference))
             if answer.HasField("image"):
-                mounted.add(answer.image.id)
-        return mounted
+                there.add(answer.image.id)
+        return there
 
     async def _free_old(self, order: list[ImageRecord]) -> list[ImageRecord]:
         old = too_old(order, self._policy, trio.current_time(), self._began)

@@ -18,6 +18,7 @@ from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import text
 from trio_kubelet.machine.cgroup_reader import CgroupReader
@@ -27,7 +28,7 @@ from trio_kubelet.native.pure_figures import read_file
 from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsSettings
 from trio_kubelet.stats.filesystems import MountedFilesystem, block_devices, mounted_filesystems
-from trio_kubelet.stats.runtime_values import pinned_image, sandbox_image
+from trio_kubelet.stats.runtime_values import pinned_image
 
 log = get_logger(__name__)
 

@@ -5,8 +5,7 @@ Rules: the kubelet's CRI stats provider (`removeTerminatedPods`, `removeTerminat
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import Message
 
@@ -111,22 +110,6 @@ def runtime_disks(answer: cri.ImageFsInfoResponse) -> tuple[RuntimeDisk | None, 
     """The filesystems of the images and of the containers; the first of each, as the kubelet takes them."""
     images, containers = answer.image_filesystems, answer.container_filesystems
     return (runtime_disk(images[0]) if images else None, runtime_disk(containers[0]) if containers else None)
-
-
-def sandbox_image(info: Mapping[str, str]) -> str:
-    """The image of sandboxes, out of what a runtime's verbose status says of its configuration.
-
-    Empty if it does not, as containerd 2.x.
-    """
-    for text in info.values():
-        try:
-            config = json.loads(text)
-        except ValueError:
-            continue
-        found = config.get("sandboxImage") if isinstance(config, dict) else None
-        if isinstance(found, str) and found:
-            return found
-    return ""
 
 
 def pinned_image(images: Iterable[cri.Image]) -> str:
