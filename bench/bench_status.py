@@ -72,7 +72,12 @@ Way = Callable[[KubeClient, PodManager, StatusManager], Awaitable[None]]
 
 async def by_the_writer(client: KubeClient, pods: PodManager, statuses: StatusManager) -> None:
     writer = StatusWriter(
-        client, statuses, pods, lambda uid: True, SystemClock(), CollectorRegistry(auto_describe=False)
+        client=client,
+        statuses=statuses,
+        pods=pods,
+        may_run=lambda uid: True,
+        clock=SystemClock(),
+        registry=CollectorRegistry(auto_describe=False),
     )
     async with trio.open_nursery() as nursery:
         for pod in pods.pods():

@@ -99,9 +99,9 @@ def node_admitter(
     except ValueError as exc:
         raise ConfigurationError(f"allowedUnsafeSysctls: {exc}") from exc
     return NodeAdmitter(
-        facts,
-        sysctls,
-        base.allocations,
+        node=facts,
+        sysctls=sysctls,
+        allocations=base.allocations,
         checks=(shutdown.refusal,),
         pressures=lambda: pressure.conditions,
         resizes=resize_rules(config, base.gates, base.machine.node),

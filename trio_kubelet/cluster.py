@@ -154,12 +154,12 @@ class Cluster:
         own.changed.listen(volumes.node_changed)
         self._objects_changed.listen(room.loop.objects_changed)
         statuses = StatusWriter(
-            KubeClient(self._lanes.statuses, WRITE_TIMEOUT),
-            room.statuses,
-            room.pods,
-            room.workers.could_have_running_containers,
-            self._clock,
-            self._registry,
+            client=KubeClient(self._lanes.statuses, WRITE_TIMEOUT),
+            statuses=room.statuses,
+            pods=room.pods,
+            may_run=room.workers.could_have_running_containers,
+            clock=self._clock,
+            registry=self._registry,
         )
         starts = agent.starts
         source = APISource(
@@ -228,7 +228,9 @@ class Cluster:
 
             own = self.node.own
             node = NodeIdentity(self._profile.name, lambda: own.uid)
-            certificates = PodCertificates(self._client, node, self._recorder, self._clock, changed)
+            certificates = PodCertificates(
+                client=self._client, node=node, events=self._recorder, clock=self._clock, changed=changed
+            )
             self._registry.register(certificates)
         if self._gates.enabled("ClusterTrustBundleProjection"):
             from trio_kubelet.kube.trust_bundles import TrustBundles

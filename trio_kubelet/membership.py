@@ -129,12 +129,14 @@ class Membership:
             return serving_template(base.profile.name, addresses, dns_only)
 
         rotation = ServingRotation(
-            serving,
-            self.client,
-            template,
-            serving_store(base.flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)),
-            base.clock,
-            self._metrics,
+            serving=serving,
+            client=self.client,
+            template=template,
+            store=serving_store(
+                base.flags.cert_dir, PairFiles(config.tls_cert_file, config.tls_private_key_file)
+            ),
+            clock=base.clock,
+            metrics=self._metrics,
         )
         try:
             await rotation.load()

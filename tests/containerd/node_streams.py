@@ -101,7 +101,7 @@ async def endpoints(node: Node, idle_seconds: float = 600.0) -> AsyncIterator[En
         router.add(WebService("/containerLogs", [Route("GET", container, logs.get)]))
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         context = CA().server_context(node.layout.base, ("127.0.0.1",))
-        encrypted = NodeServer(router, Shown(context), "127.0.0.1", 0)
+        encrypted = NodeServer(handler=router, provider=Shown(context), host="127.0.0.1", port=0)
         await nursery.start(watch.run)
         await nursery.start(serve, listeners, router, ServerLimits(connections=512))
         await nursery.start(encrypted.run)

@@ -39,12 +39,12 @@ class World:
         recorder.pod_events.listen(self.events.append)
         self.node_uid = "node-uid"
         self.certificates = PodCertificates(
-            KubeClient(SimulatedDoor(self.server), 10),
-            NodeIdentity("n", lambda: self.node_uid),
-            recorder,
-            self.clock,
-            self.told.append,
-            random.Random(seed),
+            client=KubeClient(SimulatedDoor(self.server), 10),
+            node=NodeIdentity("n", lambda: self.node_uid),
+            events=recorder,
+            clock=self.clock,
+            changed=self.told.append,
+            rng=random.Random(seed),
         )
         self.account = self.server.store.create("serviceaccounts", "ns", {"metadata": {"name": "sa"}})
 

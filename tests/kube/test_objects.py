@@ -87,7 +87,14 @@ class World:
             self.objects,
             TokenStore(self.door, clock, tell),
             TrustBundles(self.door, tell, random.Random(1)),
-            PodCertificates(client, node, EventRecorder(clock), clock, tell, random.Random(1)),
+            PodCertificates(
+                client=client,
+                node=node,
+                events=EventRecorder(clock),
+                clock=clock,
+                changed=tell,
+                rng=random.Random(1),
+            ),
         )
 
     @asynccontextmanager

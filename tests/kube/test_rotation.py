@@ -60,20 +60,20 @@ class World:
         self.registry = CollectorRegistry()
         metrics = KubeMetrics(self.registry)
         self.rotation = CertificateRotation(
-            Purpose(
+            purpose=Purpose(
                 name="test",
                 signer=request_module.SERVING_SIGNER if serving else request_module.CLIENT_SIGNER,
                 usage="server auth" if serving else "client auth",
                 look_period=look_period,
                 first_key="" if serving else str(directory / "first.key"),
             ),
-            self.store,
-            lambda: self.template,
-            self._client,
-            self._deliver,
-            CLOCK,
-            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
-            random.Random(1),
+            store=self.store,
+            template=lambda: self.template,
+            client=self._client,
+            deliver=self._deliver,
+            clock=CLOCK,
+            measures=Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
+            rng=random.Random(1),
         )
 
     @property

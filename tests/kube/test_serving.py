@@ -345,9 +345,14 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
     certificate = make(files=given, bootstrap=True)
     await certificate.load()
     rotation = ServingRotation(
-        certificate, KubeClient(SimulatedDoor(server)), lambda: serving_template("n", addresses), store,
-        clock, KubeMetrics(registry), random.Random(1),
-    )  # fmt: skip
+        serving=certificate,
+        client=KubeClient(SimulatedDoor(server)),
+        template=lambda: serving_template("n", addresses),
+        store=store,
+        clock=clock,
+        metrics=KubeMetrics(registry),
+        rng=random.Random(1),
+    )
     await rotation.load()
     assert leaf(certificate).common_name == "given"
     async with trio.open_nursery() as nursery:
@@ -365,9 +370,13 @@ async def test_a_signed_certificate_follows_the_addresses(tmp_path: Path, autoju
     again = make(bootstrap=True)
     await again.load()
     later = ServingRotation(
-        again, KubeClient(SimulatedDoor(server)), lambda: serving_template("n", addresses), store, clock,
-        KubeMetrics(CollectorRegistry()),
-    )  # fmt: skip
+        serving=again,
+        client=KubeClient(SimulatedDoor(server)),
+        template=lambda: serving_template("n", addresses),
+        store=store,
+        clock=clock,
+        metrics=KubeMetrics(CollectorRegistry()),
+    )
     await later.load()
     assert leaf(again) == leaf(certificate)
 
@@ -380,12 +389,12 @@ async def test_a_certificate_for_a_name_alone(tmp_path: Path, autojump_clock: Mo
     certificate = make(bootstrap=True)
     await certificate.load()
     rotation = ServingRotation(
-        certificate,
-        KubeClient(SimulatedDoor(server)),
-        lambda: serving_template("n", addresses, dns_only=True),
-        serving_store(str(tmp_path), PairFiles("", "")),
-        clock,
-        KubeMetrics(CollectorRegistry()),
+        serving=certificate,
+        client=KubeClient(SimulatedDoor(server)),
+        template=lambda: serving_template("n", addresses, dns_only=True),
+        store=serving_store(str(tmp_path), PairFiles("", "")),
+        clock=clock,
+        metrics=KubeMetrics(CollectorRegistry()),
     )
     await rotation.load()
     async with trio.open_nursery() as nursery:

@@ -96,12 +96,12 @@ class Cluster(Shown):
         )
         room = world.room
         self.writer = StatusWriter(
-            client,
-            room.statuses,
-            room.pods,
-            room.workers.could_have_running_containers,
-            self.clock,
-            world.registry,
+            client=client,
+            statuses=room.statuses,
+            pods=room.pods,
+            may_run=room.workers.could_have_running_containers,
+            clock=self.clock,
+            registry=world.registry,
         )
         self._file, api = config.channel(FILE_SOURCE), config.channel(API_SOURCE)
         source = APISource(self.door, NODE, api)

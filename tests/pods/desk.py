@@ -39,12 +39,12 @@ class Desk(Shown):
         self.pods = PodManager()
         self.statuses = StatusManager(self.pods, self.clock)
         self.writer = StatusWriter(
-            KubeClient(self.door, WRITE_TIMEOUT),
-            self.statuses,
-            self.pods,
-            self.may_run.__contains__,
-            self.clock,
-            self.registry,
+            client=KubeClient(self.door, WRITE_TIMEOUT),
+            statuses=self.statuses,
+            pods=self.pods,
+            may_run=self.may_run.__contains__,
+            clock=self.clock,
+            registry=self.registry,
         )
         self._known: dict[str, v1.Pod] = {}
 

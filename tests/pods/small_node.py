@@ -34,9 +34,9 @@ def small_node(
     store = AllocationStore(str(tmp_path))
     store.load()
     return NodeAdmitter(
-        lambda: facts,
-        SysctlAllowlist([]),
-        store,
+        node=lambda: facts,
+        sysctls=SysctlAllowlist([]),
+        allocations=store,
         pressures=lambda: pressures,
         resizes=resizes,
         allocating=allocating,

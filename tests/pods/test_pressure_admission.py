@@ -61,7 +61,10 @@ def test_pods_the_node_has_taken_stay(tmp_path: Path) -> None:
     pressures: set[str] = set()
     facts = NodeFacts(name="n", allocatable={"pods": "9"})
     admitter = NodeAdmitter(
-        lambda: facts, SysctlAllowlist([]), AllocationStore(str(tmp_path)), pressures=lambda: pressures
+        node=lambda: facts,
+        sysctls=SysctlAllowlist([]),
+        allocations=AllocationStore(str(tmp_path)),
+        pressures=lambda: pressures,
     )
     old, new = pod(), pod(uid="v")
     assert isinstance(admitter.admit(old, Occupancy().beside("u")), Admit)

@@ -161,9 +161,9 @@ def admitter(
 ) -> NodeAdmitter:
     facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "1"})
     found = NodeAdmitter(
-        lambda: facts,
-        SysctlAllowlist([]),
-        AllocationStore(str(tmp_path)),
+        node=lambda: facts,
+        sysctls=SysctlAllowlist([]),
+        allocations=AllocationStore(str(tmp_path)),
         pressures=lambda: pressures,
         resizes=made,
         allocating=allocating,

@@ -559,7 +559,9 @@ async def test_a_node_is_looked_at_anew_before_a_pod_is_refused_for_its_labels(
     store = AllocationStore(str(tmp_path))
     store.load()
     allocating = Allocating(NothingToAllocate())
-    admitter = NodeAdmitter(lambda: facts, SysctlAllowlist([]), store, allocating=allocating, look=look)
+    admitter = NodeAdmitter(
+        node=lambda: facts, sysctls=SysctlAllowlist([]), allocations=store, allocating=allocating, look=look
+    )
     world = World(admitter=admitter, allocating=allocating)
     async with world.running():
         await world.add(make_pod("plain"), make_pod("fits", spec={"node_selector": {"zone": "old"}}))

@@ -131,7 +131,14 @@ class Node:
         shown = ServingCertificate(TLSSettings(), SystemClock(), files, client_ca_file=authority)
         await shown.load()
         failed = partial(self.metrics.count_failed, "readwrite")
-        self.server = NodeServer(self._handler(), shown, "127.0.0.1", 0, self.limits, failed)
+        self.server = NodeServer(
+            handler=self._handler(),
+            provider=shown,
+            host="127.0.0.1",
+            port=0,
+            limits=self.limits,
+            failed=failed,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.server.run)
             self.port = self.server.ports[0]

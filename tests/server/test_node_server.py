@@ -301,7 +301,7 @@ async def test_no_certificate_yet_closes_connections(tmp_path: Path) -> None:
     async def handler(request: Request) -> Response | Hijack:
         raise AssertionError("must not be reached")
 
-    server = node_server.NodeServer(handler, Nothing(), "127.0.0.1", 0)
+    server = node_server.NodeServer(handler=handler, provider=Nothing(), host="127.0.0.1", port=0)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         stream = await trio.open_tcp_stream("127.0.0.1", server.ports[0])

@@ -155,7 +155,14 @@ def checkpoint_request(name: str, query: dict[str, list[str]] | None = None, pod
 
 
 def checkpoints(world: Surroundings, root: Path) -> Checkpoints:
-    return Checkpoints(world, world, world.checkpoint_container, TrioClock(WHEN), str(root), 120)
+    return Checkpoints(
+        pods=world,
+        observed=world,
+        checkpoint=world.checkpoint_container,
+        clock=TrioClock(WHEN),
+        root_dir=str(root),
+        request_timeout=120,
+    )
 
 
 async def test_a_checkpoint_is_written_below_the_root_directory(tmp_path: Path) -> None:

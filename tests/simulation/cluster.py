@@ -52,7 +52,14 @@ class ClusterNode(Node):
         agent = compose(pods=pods, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
         room, registry = agent.room, agent.registry
         may_run = room.workers.could_have_running_containers
-        writer = StatusWriter(client, room.statuses, room.pods, may_run, self.clock, registry)
+        writer = StatusWriter(
+            client=client,
+            statuses=room.statuses,
+            pods=room.pods,
+            may_run=may_run,
+            clock=self.clock,
+            registry=registry,
+        )
         source = APISource(door, NODE, sources.channel(API_SOURCE), rng=self.random)
         recovery = Recovery()
         for listener in (source.hurry, writer.hurry, mirrors.node_changed):

@@ -84,7 +84,13 @@ class RealFiles(Node):
             name=NODE, allocatable={"cpu": "64", "memory": "1Ti", "pods": "110", "ephemeral-storage": "1Ti"}
         )
         store = AllocationStore(str(self._base))
-        return NodeAdmitter(lambda: facts, SysctlAllowlist([]), store, pressures=frozenset, resizes=NO_RULES)
+        return NodeAdmitter(
+            node=lambda: facts,
+            sysctls=SysctlAllowlist([]),
+            allocations=store,
+            pressures=frozenset,
+            resizes=NO_RULES,
+        )
 
     def _node(self) -> NodeContext:
         return self.context

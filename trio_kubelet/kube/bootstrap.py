@@ -48,19 +48,19 @@ class ClientCertificate:
         self._store = PairStore(plan.cert_dir, PREFIX, given if given.certificate and given.key else None)
         template = node_template(node_name)
         self.rotation = CertificateRotation(
-            Purpose(
+            purpose=Purpose(
                 name=CLIENT_SIGNER,
                 signer=CLIENT_SIGNER,
                 usage=CLIENT_AUTH,
                 look_period=LOOK_PERIOD,
                 first_key=os.path.join(plan.cert_dir, f"{PREFIX}.key.tmp"),
             ),
-            self._store,
-            lambda: template,
-            self._client,
-            connections.use_certificate,
-            clock,
-            Measures(metrics.client_renew_errors.inc),
+            store=self._store,
+            template=lambda: template,
+            client=self._client,
+            deliver=connections.use_certificate,
+            clock=clock,
+            measures=Measures(metrics.client_renew_errors.inc),
         )
         if plan.managed:
             metrics.client_ttl.set_function(self.rotation.seconds_left)

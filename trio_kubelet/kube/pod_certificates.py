@@ -125,6 +125,7 @@ class PodCertificates(Collector):
 
     def __init__(
         self,
+        *,
         client: KubeClient,
         node: NodeIdentity,
         events: PodRecorderDoor,

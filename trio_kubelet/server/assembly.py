@@ -150,12 +150,12 @@ class Endpoints:
             write_seconds=idle,
         )
         checkpoints = Checkpoints(
-            room.pods,
-            agent.cache,
-            self._runtime.checkpoint_container,
-            self._clock,
-            self._flags.root_dir,
-            config.runtime_request_timeout,
+            pods=room.pods,
+            observed=agent.cache,
+            checkpoint=self._runtime.checkpoint_container,
+            clock=self._clock,
+            root_dir=self._flags.root_dir,
+            request_timeout=config.runtime_request_timeout,
         )
         queries = bool(config.enable_system_log_query) and gates.enabled("NodeLogQuery")
         return NodeHandlers(

@@ -95,6 +95,7 @@ class NodeServer:
 
     def __init__(
         self,
+        *,
         handler: Handler,
         provider: ContextProvider,
         host: str,

@@ -105,7 +105,9 @@ class Servers:
         certificate = await self._certificate()  # seconds on a busy machine; only the main port waits for it
         handler = node_handler(pages, self._guard(), config, metrics)
         failed = partial(metrics.count_failed, "readwrite")
-        server = NodeServer(handler, certificate, config.address, config.port, failed=failed)
+        server = NodeServer(
+            handler=handler, provider=certificate, host=config.address, port=config.port, failed=failed
+        )
         nursery.start_soon(keep_running, "serving certificate", certificate.run)
         nursery.start_soon(keep_running, "node server", server.run)
         return certificate

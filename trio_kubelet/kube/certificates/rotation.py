@@ -259,6 +259,7 @@ class ServingRotation:
 
     def __init__(
         self,
+        *,
         serving: ServingCertificate,
         client: KubeClient,
         template: Callable[[], Template | None],
@@ -271,14 +272,16 @@ class ServingRotation:
         self._serving = serving
         self._kube = client
         self.rotation = CertificateRotation(
-            Purpose(name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=_LOOK_PERIOD),
-            store,
-            template,
-            self._client,
-            serving.use,
-            clock,
-            Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
-            rng,
+            purpose=Purpose(
+                name=SERVING_SIGNER, signer=SERVING_SIGNER, usage=SERVER_AUTH, look_period=_LOOK_PERIOD
+            ),
+            store=store,
+            template=template,
+            client=self._client,
+            deliver=serving.use,
+            clock=clock,
+            measures=Measures(metrics.server_renew_errors.inc, metrics.server_rotation.observe),
+            rng=rng,
         )
         metrics.server_ttl.set_function(self.rotation.seconds_left)
 

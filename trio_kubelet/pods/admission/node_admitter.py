@@ -30,6 +30,7 @@ class NodeAdmitter:
 
     def __init__(
         self,
+        *,
         node: Callable[[], NodeFacts],
         sysctls: SysctlAllowlist,
         allocations: AllocationStore,

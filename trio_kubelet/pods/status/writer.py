@@ -85,6 +85,7 @@ class StatusWriter:
 
     def __init__(
         self,
+        *,
         client: KubeClient,
         statuses: StatusManager,
         pods: PodManager,

@@ -23,6 +23,7 @@ class Checkpoints:
 
     def __init__(
         self,
+        *,
         pods: PodsByName,
         observed: ObservedStatuses,
         checkpoint: Callable[[str, str, int], Awaitable[None]],
