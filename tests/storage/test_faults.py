@@ -15,7 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage.csi.mounts import CSIMounts
-from trio_kubelet.storage.names import csi_global_mount
+from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.errors import VolumeError
@@ -270,12 +270,15 @@ async def test_the_end_of_a_pod_says_which_volumes_hold_it_up(
 async def test_a_disk_whose_name_is_a_path_is_found_after_a_restart(
     place: Path, driver: DriverProcess
 ) -> None:
-    """The name of an Azure disk that a pod names itself is its URI."""
-    name = "subscriptions/s/disks/d"
-    directory = place / "root/pods/uid-p/volumes/kubernetes.io~csi" / name
+    """The name of an Azure disk that a pod names itself is its URI. The kubelet escapes it, and looks for
+    volumes in no deeper directory.
+    """
+    name = "/subscriptions/s/disks/d"
+    directory = place / "root/pods/uid-p/volumes/kubernetes.io~csi/~subscriptions~s~disks~d"
+    assert csi_pod_mount(str(place / "root"), "uid-p", name) == str(directory / "mount")
     (directory / "mount").mkdir(parents=True)
     mount_tmpfs(str(directory / "mount"), 1 << 20)
-    data = {"specVolID": f"/{name}", "volumeHandle": "h", "driverName": DRIVER}
+    data = {"specVolID": name, "volumeHandle": "h", "driverName": DRIVER}
     (directory / "vol_data.json").write_text(json.dumps(data))
     async with running_world(place, claims=claims_of(), driver=driver) as world:
         await world.room.volumes.tear_down("uid-p")

@@ -65,8 +65,10 @@ def pod_volume(root_dir: str, uid: str, plugin: str, name: str) -> str:
 
 
 def csi_pod_mount(root_dir: str, uid: str, name: str) -> str:
-    """Where a driver publishes a volume to a pod; the data file is beside it."""
-    return f"{pod_volume(root_dir, uid, 'kubernetes.io/csi', name)}/mount"
+    """Where a driver publishes a volume to a pod; the data file is beside it. The name of an Azure disk that
+    a pod names itself is a path.
+    """
+    return f"{pod_volume(root_dir, uid, 'kubernetes.io/csi', escape(name))}/mount"
 
 
 def pod_devices(root_dir: str, uid: str, plugin: str) -> str:

@@ -41,7 +41,6 @@ log = get_logger(__name__)
 OTHERS = Callable[[str, frozenset[str]], Iterable[tuple[Spec, str]]]
 """Another plugin's volumes below a root directory, given all mount points: specs with the UIDs of pods, ""
 for one that is mounted for the node."""
-_DEEPEST: Final = 16
 _NO_DRIVERS: Final = ("volumeDevices", "pv")
 
 
@@ -142,22 +141,11 @@ def _pod_volumes(root_dir: str) -> Iterable[tuple[str, str]]:
     for uid in entries(pods):
         volumes = f"{pods}/{uid}/volumes/{escape(CSI)}"
         for name in entries(volumes):
-            for found in _with_slashes(volumes, name):
-                yield uid, f"{volumes}/{found}"
-
-
-def _with_slashes(volumes: str, name: str, depth: int = 0) -> Iterable[str]:
-    """The name of a volume that begins so: that of an Azure disk which a pod names itself is a path."""
-    inside = entries(f"{volumes}/{name}")
-    if not inside or DATA_FILE in inside or "mount" in inside or depth == _DEEPEST:
-        yield name
-        return
-    for each in inside:
-        yield from _with_slashes(volumes, f"{name}/{each}", depth + 1)
+            yield uid, f"{volumes}/{name}"
 
 
 def _published(uid: str, directory: str, data: dict[str, str]) -> Spec:
-    name = directory.rpartition(f"/volumes/{escape(CSI)}/")[2]
+    name = os.path.basename(directory)
     if data.get(data_file.LIFECYCLE) != "Ephemeral":
         return _persistent(data, name)
     return Spec(
