@@ -34,7 +34,7 @@ from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import check_tls, container_logs_dir, prepare, with_driver
-from trio_kubelet.net.dial import Names
+from trio_kubelet.net.names import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import PODS_LIMITED, record_all, start_events, told_as_event
 from trio_kubelet.node.lock_file import locked

@@ -1,1 +1,1 @@
-"""One exchange on a fresh connection: dialling, one HTTP GET, and what broke it."""
+"""One exchange on a fresh connection: names, dialling, one HTTP GET, and what broke it."""
