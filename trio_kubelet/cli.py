@@ -38,7 +38,7 @@ _COMMANDS: Final = {
     "get": "trio_kubelet.commands.main",
     "describe": "trio_kubelet.commands.main",
     "events": "trio_kubelet.commands.main",
-    "page": "trio_kubelet.pagecommand",
+    "page": "trio_kubelet.page_command",
     "top": "trio_kubelet.commands.main",
     "logs": "trio_kubelet.commands.main",
     "exec": "trio_kubelet.commands.main",

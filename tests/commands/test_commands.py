@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commands.test_render import NOW, POD, SECOND, STORY
-from trio_kubelet import pagecommand
+from trio_kubelet import page_command
 from trio_kubelet.commands import client
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.commands.exec import exit_code
@@ -773,7 +773,7 @@ def test_a_standalone_node_is_found(
         bound.listen(1)
         assert main(["get", "pods"]) == 1
         assert "choose with --socket" in capsys.readouterr().err
-        assert pagecommand.main([]) == 1
+        assert page_command.main([]) == 1
         assert "choose with --socket" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 12345)  # somebody else's
     assert client.standalone_sockets() == []
