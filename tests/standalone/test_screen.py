@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.standalone.test_table import NOW_NS, pod, running, waiting
+from tests.commands.test_table import NOW_NS, pod, running, waiting
 from trio_kubelet.commands.table import rows
 from trio_kubelet.standalone.screen import Caption, Screen, frame, parse_pods, summary
 
