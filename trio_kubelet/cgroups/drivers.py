@@ -21,7 +21,8 @@ from trio_kubelet.cgroups.units import new_slice, properties, unit_name, with_wh
 from trio_kubelet.common.lanes import CGROUPS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import CRIError, Unavailable
+from trio_kubelet.cri.info import cgroup_driver
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.dbus.doors import Bus, Subscription
@@ -211,11 +212,7 @@ async def runtime_cgroup_driver(runtime: RuntimeService, configured: str, regist
                     "The Kubernetes version from which on this version of the runtime is not supported.",
                     ["version"],
                 ).labels("1.37.0").inc()
-                log.info(
-                    "CRI implementation should be updated to support RuntimeConfig. "
-                    "Falling back to using cgroupDriver from kubelet config."
-                )
-                return configured
+                return await _driver_of_old_runtime(runtime, configured)
             log.warning("The runtime does not say which cgroup driver it uses", err=error)
             await trio.sleep(_RETRY_SECONDS)
             continue
@@ -224,3 +221,34 @@ async def runtime_cgroup_driver(runtime: RuntimeService, configured: str, regist
         driver = _NAMES[answer.linux.cgroup_driver]
         log.info("Using cgroup driver setting received from the CRI runtime", cgroupDriver=driver)
         return driver
+
+
+async def _driver_of_old_runtime(runtime: RuntimeService, configured: str) -> str:
+    """What a runtime without RuntimeConfig shows of its configuration, if it does. With another driver its
+    containers would be outside of the pods' cgroups, and no limit of a pod in force.
+    """
+    shown = await _shown_driver(runtime)
+    if shown and shown != configured:
+        log.warning(
+            "The runtime uses another cgroup driver than the configured one, which is ignored",
+            cgroupDriver=shown,
+            configured=configured,
+        )
+        return shown
+    log.info(
+        "CRI implementation should be updated to support RuntimeConfig. "
+        "Falling back to using cgroupDriver from kubelet config."
+    )
+    return configured
+
+
+async def _shown_driver(runtime: RuntimeService) -> str:
+    while True:
+        try:
+            return cgroup_driver((await runtime.status(verbose=True)).info)
+        except Unavailable as error:
+            log.warning("The runtime does not say which cgroup driver it uses", err=error)
+            await trio.sleep(_RETRY_SECONDS)
+        except CRIError as error:
+            log.warning("The runtime does not show its configuration", err=error)
+            return ""
