@@ -349,6 +349,7 @@ def agent_settings(base: Base) -> AgentSettings:
         ),
         ipv6_first=base.profile.node_ips.ipv6_first,
         stop_signals=base.machine.node.features.container_stop_signals,
+        forgets_readiness=base.gates.enabled("ChangeContainerStatusOnKubeletRestart"),
         ready_to_start=base.gates.enabled("PodReadyToStartContainersCondition"),
         workers=WorkerPeriods(resync=config.sync_frequency),
         use_events=uses_runtime_events(config.feature_gates),

@@ -63,6 +63,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     use_events: bool = True
     ipv6_first: bool = False  # by `--node-ip`: the family statuses begin with
     stop_signals: bool = False  # gate `ContainerStopSignals`: statuses show them
+    forgets_readiness: bool = False  # gate `ChangeContainerStatusOnKubeletRestart`
     ready_to_start: bool = True  # gate `PodReadyToStartContainersCondition`: there is one
 
 
@@ -143,6 +144,7 @@ class NodeAgent:
             recorder=recorder,
             clock=clock,
             metrics=self.probe_metrics,
+            keeps_results=not settings.forgets_readiness,
         )
         self.room = PodsRoom(
             pods=pods,

@@ -24,7 +24,7 @@ class Verdicts(NoProbes):
         self.readiness: dict[str, ProbeResult] = {}
 
     def view(self) -> ProbeView:
-        return ProbeView(active=True, readiness=self.readiness, agent_started_ns=1)
+        return ProbeView(active=True, readiness=self.readiness, kept_before_ns=1)
 
 
 @pytest.fixture

@@ -265,13 +265,15 @@ def test_started_and_ready_follow_the_probes() -> None:
 def test_a_restart_of_the_agent_takes_no_ready_pod_out_of_service() -> None:
     """kubernetes 100277: pods flipped to NotReady when the kubelet restarted."""
     old = generate(probe_pod(), observed(seen("c", number=100)))
-    restarted = ProbeView(active=True, agent_started_ns=1000 * SECOND)
+    restarted = ProbeView(active=True, kept_before_ns=1000 * SECOND)
     was_ready = {"conditions": [v1.PodCondition(type="Ready", status="True")], **_statuses(old)}
     assert flags(probe_pod(**was_ready), restarted, v1.PodStatus(**was_ready)) == (True, True)
     was_not = {"conditions": [v1.PodCondition(type="Ready", status="False")], **_statuses(old)}
     assert flags(probe_pod(**was_not), restarted, v1.PodStatus(**was_not)) == (True, False)
-    young = ProbeView(active=True, agent_started_ns=105 * SECOND)
+    young = ProbeView(active=True, kept_before_ns=105 * SECOND)
     assert flags(probe_pod(**was_ready), young, v1.PodStatus(**was_ready)) == (True, False)
+    forgetful = ProbeView(active=True)  # ChangeContainerStatusOnKubeletRestart
+    assert flags(probe_pod(**was_ready), forgetful, v1.PodStatus(**was_ready)) == (False, False)
 
 
 def _statuses(status: v1.PodStatus) -> dict[str, Any]:
@@ -286,7 +288,10 @@ def test_a_successor_has_to_pass_its_own_startup_probe() -> None:
     )
     [shown] = (
         generate(
-            pod, observed(seen("c", number=2)), started, probes=ProbeView(active=True)
+            pod,
+            observed(seen("c", number=2)),
+            started,
+            probes=ProbeView(active=True, kept_before_ns=1000 * SECOND),
         ).container_statuses
         or []
     )

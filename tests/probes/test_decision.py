@@ -29,7 +29,7 @@ def due(
     *,
     ended: bool = False,
     deleted: bool = False,
-    agent_started_ns: int = 0,
+    kept_before_ns: int = 0,
     probe: v1.Probe = PROBE,
 ) -> ProbeDecision:
     return on_due(
@@ -39,7 +39,7 @@ def due(
         view,
         pod_ended=ended,
         pod_deleted=deleted,
-        agent_started_ns=agent_started_ns,
+        kept_before_ns=kept_before_ns,
         now_ns=NOW,
     )
 
@@ -77,13 +77,13 @@ def test_nothing_runs_in_the_initial_delay() -> None:
 
 
 def test_a_container_of_an_earlier_agent_keeps_its_readiness() -> None:
-    decision = due(ProbeKind.READINESS, RUNNING, agent_started_ns=NOW + 10 * NANOSECONDS)
+    decision = due(ProbeKind.READINESS, RUNNING, kept_before_ns=NOW + 10 * NANOSECONDS)
     assert decision.results == ()
     assert decision.action is Action.RUN
 
 
 def test_a_started_container_of_an_earlier_agent_stays_started() -> None:
-    decision = due(ProbeKind.STARTUP, RUNNING, agent_started_ns=NOW + 10 * NANOSECONDS)
+    decision = due(ProbeKind.STARTUP, RUNNING, kept_before_ns=NOW + 10 * NANOSECONDS)
     assert decision.results == (("a", ProbeResult.SUCCESS),)
 
 

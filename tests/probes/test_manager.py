@@ -28,7 +28,7 @@ EPOCH_NS = 1_700_000_000 * NANOSECONDS
 class World:
     """Pods whose exec probes answer what `exit_codes` says for their container."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_results: bool = True) -> None:
         self.clock = TrioClock(EPOCH_NS)
         self.events: list[str] = []
         self.runs: list[tuple[float, str]] = []
@@ -43,6 +43,7 @@ class World:
             recorder=self,
             clock=self.clock,
             metrics=self.metrics,
+            keeps_results=keeps_results,
         )
 
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
@@ -342,6 +343,20 @@ async def test_a_restart_of_the_agent_makes_no_burst_and_no_flip(
     for index, begin in enumerate(times):
         window = sum(1 for time in times[index : index + 40] if time < begin + 0.1)
         assert window <= 3 * mean
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_what_was_ready_before_the_agent_is_unready_until_probed_only_with_the_gate(
+    keeps: bool, autojump_clock: Clock
+) -> None:
+    world = World(keeps_results=keeps)
+    pod = world.pod("a", readiness=probe())
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod, "id", age=3600)
+        updates = await world.updates(30)
+    first = [] if keeps else [ProbeResult.FAILURE]
+    assert [each.result for each in updates] == [*first, ProbeResult.SUCCESS]
 
 
 async def test_probes_of_a_full_node_level_out(autojump_clock: Clock) -> None:

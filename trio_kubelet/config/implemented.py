@@ -178,6 +178,7 @@ GATES: Final = frozenset(
         "CPUManagerPolicyAlphaOptions",
         "CPUManagerPolicyBetaOptions",
         "CSIVolumeHealth",
+        "ChangeContainerStatusOnKubeletRestart",
         "ClusterTrustBundle",
         "ClusterTrustBundleProjection",
         "ComponentFlagz",

@@ -71,10 +71,10 @@ class ProbeView(msgspec.Struct, frozen=True):
     """Verdicts by container id as the status generation wants them.
 
     `active` False: nobody probes, every running container counts as started and ready.
-    `agent_started_ns`: containers that ran well before it keep the readiness they had.
+    `kept_before_ns`: containers that ran well before it keep what was said of them; 0: none do.
     """
 
     active: bool = False
     readiness: Mapping[str, ProbeResult] = {}
     startup: Mapping[str, ProbeResult] = {}
-    agent_started_ns: int = 0
+    kept_before_ns: int = 0

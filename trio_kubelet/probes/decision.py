@@ -66,10 +66,12 @@ def on_due(
     *,
     pod_ended: bool,
     pod_deleted: bool,
-    agent_started_ns: int,
+    kept_before_ns: int,
     now_ns: int,
 ) -> ProbeDecision:
-    """What to do at a tick. `view` None: nothing is known of the pod yet."""
+    """What to do at a tick. `view` None: nothing is known of the pod yet; `kept_before_ns`: when this agent
+    started, 0 if it is to take nothing over from the one before.
+    """
     if pod_ended:
         return ProbeDecision(state=state, action=Action.STOP)
     if view is None or not view.container_id:
@@ -78,7 +80,7 @@ def on_due(
     if state.container_id != view.container_id:
         if state.container_id:
             results.append((state.container_id, None))
-        initial = first_result(kind, view, agent_started_ns)
+        initial = first_result(kind, view, kept_before_ns)
         if initial is not None:
             results.append((view.container_id, initial))
         state = msgspec.structs.replace(state, container_id=view.container_id, on_hold=False)
@@ -98,13 +100,13 @@ def on_due(
     return ProbeDecision(state=state, action=action, results=tuple(results))
 
 
-def first_result(kind: ProbeKind, view: ProbedContainer, agent_started_ns: int) -> ProbeResult | None:
+def first_result(kind: ProbeKind, view: ProbedContainer, kept_before_ns: int) -> ProbeResult | None:
     """The result before the first run.
 
     A container that an earlier agent had started gets none, so that a restart of the agent does not
     make a ready container unready (kubernetes/kubernetes 100277).
     """
-    if view.running and 0 < view.started_at_ns < agent_started_ns - RESTART_GRACE_NS:
+    if view.running and 0 < view.started_at_ns < kept_before_ns - RESTART_GRACE_NS:
         return ProbeResult.SUCCESS if kind is ProbeKind.STARTUP and view.started else None
     return INITIAL[kind]
 

@@ -137,13 +137,16 @@ class ProbeManager:
         recorder: PodRecorderDoor,
         clock: Clock,
         metrics: ProbeMetrics,
+        keeps_results: bool = True,
     ) -> None:
+        """`keeps_results`: containers that ran before this agent keep the readiness they had until probed."""
         self._exec = exec_sync
         self._begin_exec = begin_exec
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
         self._agent_started_ns = clock.now_ns()
+        self._kept_before_ns = self._agent_started_ns if keeps_results else 0
         self.changed: Listeners[[str]] = Listeners()  # UIDs of pods with another verdict than before
         self._workers: dict[ProbeKey, _Worker] = {}
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
@@ -221,7 +224,7 @@ class ProbeManager:
             active=True,
             readiness=self._results[ProbeKind.READINESS],
             startup=self._results[ProbeKind.STARTUP],
-            agent_started_ns=self._agent_started_ns,
+            kept_before_ns=self._kept_before_ns,
         )
 
     def readings(self) -> ProbeReadings:
@@ -369,7 +372,7 @@ class ProbeManager:
             self._view(worker),
             pod_ended=pod.metadata.uid in self._ended,
             pod_deleted=pod.metadata.deletion_timestamp is not None,
-            agent_started_ns=self._agent_started_ns,
+            kept_before_ns=self._kept_before_ns,
             now_ns=self._clock.now_ns(),
         )
         self._apply(worker, decision)

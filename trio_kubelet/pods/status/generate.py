@@ -199,7 +199,7 @@ def _started(status: v1.ContainerStatus, container: v1.Container | None, probes:
     verdict = probes.startup.get(_bare_id(status))
     if verdict is not None:
         return verdict is ProbeResult.SUCCESS
-    if status.started:
+    if status.started and probes.kept_before_ns:
         return True
     return not (probes.active and container is not None and container.startup_probe is not None)
 
@@ -220,7 +220,7 @@ def _ready(
     # that a restart of the agent takes nobody out of service.
     running = status.state.running
     began = parse_rfc3339(running.started_at) if running is not None and running.started_at else 0
-    if not began or began >= probes.agent_started_ns - RESTART_MARGIN_NS:
+    if not began or began >= probes.kept_before_ns - RESTART_MARGIN_NS:
         return False
     before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
     return before is not None and before.status == "True"
