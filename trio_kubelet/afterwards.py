@@ -13,6 +13,7 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.memory import look_after_memory
+from trio_kubelet.common.priority import come_first
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.version import KUBELET_VERSION
@@ -39,6 +40,7 @@ async def start_afterwards(
 ) -> None:
     """Starts it, around an agent that runs. Raises ConfigurationError."""
     base, config, agent, plugged = node.base, node.base.config, node.agent, node.plugged
+    nursery.start_soon(keep_running, "priority", come_first)
     nursery.start_soon(agent.follow_events)
     nursery.start_soon(keep_running, "device plugins", plugged.device_plugins.run)
     plugins = PluginManager(

@@ -21,6 +21,13 @@ pytestmark = [pytest.mark.node, pytest.mark.skipif(not has_systemd(), reason="ne
 PACKAGED = Path(__file__).parents[2] / "packaging" / "trio-kubelet.service"
 
 
+def first_threads(process: str) -> set[str]:
+    """Those of the process's threads that come before other processes."""
+    threads = (int(name) for name in os.listdir(f"/proc/{process}/task"))
+    first = os.SCHED_RR | os.SCHED_RESET_ON_FORK
+    return {str(thread) for thread in threads if os.sched_getscheduler(thread) == first}
+
+
 async def shown(unit: str, name: str) -> str:
     return await shell(f"systemctl show --value -p {name} {unit}")
 
@@ -74,6 +81,11 @@ async def test_ready_reload_watchdog_and_stop(new_node: NewNode) -> None:
 
             await wait_until(told, 30, "the status line shows the pod")
             main = await shown(unit, "MainPID")
+
+            async def comes_first() -> bool:
+                return first_threads(main) == {main}
+
+            await wait_until(comes_first, 30, "the event loop's thread, and no other, comes first")
             await shell(f"systemctl reload {unit}")
 
             async def healthy() -> bool:
@@ -83,6 +95,7 @@ async def test_ready_reload_watchdog_and_stop(new_node: NewNode) -> None:
             await wait_until(healthy, 30, "the agent is back")
             assert await shown(unit, "MainPID") == main
             assert await shown(unit, "NRestarts") == "0"
+            await wait_until(comes_first, 30, "so it does after that")
 
             await shell(f"kill -STOP {main}")
 
