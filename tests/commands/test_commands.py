@@ -490,7 +490,7 @@ def test_a_description_of_a_pod_has_its_events(
 ) -> None:
     assert run(agent, "describe", "pod", "web") == 0
     text = capsys.readouterr().out
-    assert "Back-off restarting \\x1b[2J" in text
+    assert "spec.containers{c}: Back-off restarting \\x1b[2J" in text
     assert "NodeReady" not in text
     assert text.index("Events:") < text.index("Story:")
 

@@ -22,8 +22,8 @@ Execute = Callable[[WebSocketRequest], Awaitable[None]]
 
 
 @asynccontextmanager
-async def executing(path: Path, execute: Execute) -> AsyncIterator[trio.Process]:
-    """The command, asking an agent whose answer is `execute`; its output and errors are pipes."""
+async def executing(path: Path, execute: Execute, *options: str) -> AsyncIterator[trio.Process]:
+    """The command, asking an agent whose answer is `execute`; its input, output and errors are pipes."""
     connections = itertools.count()
 
     async def answer(stream: trio.SocketStream) -> None:
@@ -39,11 +39,12 @@ async def executing(path: Path, execute: Execute) -> AsyncIterator[trio.Process]
     bound = trio.socket.socket(trio.socket.AF_UNIX)
     await bound.bind(str(path))
     bound.listen()
-    words = ["exec", "web", "-c", "c", "--socket", str(path), "--", "yes"]
+    words = ["exec", "web", "-c", "c", *options, "--socket", str(path), "--", "yes"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, answer, [trio.SocketListener(bound)])
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "trio_kubelet", *words],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             # As in a terminal, whatever runs the tests.
@@ -99,3 +100,20 @@ async def test_ctrl_c_breaks_it_off_quietly(tmp_path: Path) -> None:
             pass
         assert await all_of(process) == b""
         assert await process.wait() == 128 + signal.SIGINT
+
+
+async def test_a_terminal_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
+    asked = ""
+
+    async def refuse(request: WebSocketRequest) -> None:
+        nonlocal asked
+        asked = request.path
+        await request.reject(500, body=b"\x1b[2Jno")
+
+    async with executing(tmp_path / "s", refuse, "-it") as process:
+        assert (await all_of(process)).splitlines() == [
+            b"Unable to use a TTY - input is not a terminal or the right kind of file",
+            b"trio-kubelet: \\x1b[2Jno",
+        ]
+        assert await process.wait() == 1
+    assert asked.endswith("?command=yes&output=1&input=1&error=1")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.commands.render import SeveralPods, aligned, describe_pod, find_pod, pod_table
+from trio_kubelet.commands.pod_text import describe_pod
+from trio_kubelet.commands.render import SeveralPods, aligned, find_pod, pod_table
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND  # 2023-11-14T22:13:20Z
@@ -126,9 +127,9 @@ def test_ephemeral_containers_are_described() -> None:
 @pytest.mark.parametrize(
     ("handler", "shown"),
     [
-        ({"exec": {"command": ["true"]}}, "exec ['true'] delay=0s"),
+        ({"exec": {"command": ["true"]}}, "exec [true] delay=0s"),
         ({"tcpSocket": {"port": 80}}, "tcp-socket :80 delay=0s"),
-        ({"grpc": {"port": 9000}}, "grpc :9000 delay=0s"),
+        ({"grpc": {"port": 9000}}, "grpc <pod>:9000 delay=0s"),
         ({"telepathy": {"port": 9000}}, "unknown delay=0s"),
     ],
 )
@@ -168,5 +169,174 @@ def test_a_secret_value_of_the_environment_is_not_shown() -> None:
     assert "hunter2" not in "\n".join(describe_pod(pod, [], [], NOW))
 
 
+def described(spec: dict[str, Any], container: dict[str, Any] | None = None) -> str:
+    """The description of the pod with these fields, without its events and story."""
+    pod = copy.deepcopy(POD)
+    pod["spec"] |= spec
+    pod["spec"]["containers"][0] |= container or {}
+    lines = describe_pod(pod, ["Events:"], [], NOW)
+    return "\n".join(lines[: lines.index("Events:")]) + "\n"
+
+
+def test_a_container_is_described_as_kubectl_does() -> None:
+    text = described(
+        {},
+        {
+            "command": ["sh", "-c", "sleep 1\necho x"],
+            "args": ["a"],
+            "ports": [{"containerPort": 80, "name": "http"}, {"containerPort": 53, "protocol": "UDP"}],
+            "resources": {"limits": {"memory": "5Mi", "cpu": "1"}, "requests": {"cpu": "1"}},
+            "envFrom": [
+                {"configMapRef": {"name": "cm"}},
+                {"prefix": "P_", "secretRef": {"name": "s", "optional": True}},
+            ],
+            "env": [
+                {"name": "A", "value": "hunter2"},
+                {"name": "EMPTY"},
+                {
+                    "name": "NAME",
+                    "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
+                },
+                {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+                {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+                {"name": "CM", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
+            ],
+            "volumeMounts": [
+                {"mountPath": "/z", "name": "scratch", "subPath": "a"},
+                {"mountPath": "/a", "name": "scratch", "readOnly": True},
+            ],
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        },
+    )
+    begin = text.index("    Container ID:")
+    assert (
+        text[begin : text.index("  d:")]
+        == """\
+    Container ID:    <none>
+    Image:           busybox:1
+    Image ID:        <none>
+    Ports:           80/TCP (http), 53/UDP
+    Host Ports:      0/TCP (http), 0/UDP
+    SeccompProfile:  RuntimeDefault
+    Command:
+      sh
+      -c
+      sleep 1
+      echo x
+    Args:
+      a
+    State:           Running
+      Started:       2023-11-14T22:12:20Z
+    Last State:      Terminated
+      Reason:        Error
+      Exit Code:     3
+      Finished:      2023-11-14T22:12:20Z
+    Ready:           True
+    Restart Count:   2
+    Limits:
+      cpu:     1
+      memory:  5Mi
+    Requests:
+      cpu:  1
+    Liveness:        http-get http://:8080/ delay=0s timeout=1s period=10s #success=1 #failure=3
+    Environment Variables from:
+      cm  ConfigMap
+      s  Secret with prefix 'P_'  Optional: true
+    Environment:
+      A:      <set>
+      EMPTY:  <empty>
+      NAME:   web-node1 (v1:metadata.name)
+      CPU:    (limits.cpu)
+      KEY:    <key 'k' of secret 's'>  Optional: true
+      CM:     <key 'k' of config map 'cm'>
+    Mounts:
+      /a from scratch (ro)
+      /z from scratch (rw,path="a")
+"""
+    )
+
+
+def test_the_rest_of_a_pod_is_described_as_kubectl_does() -> None:
+    text = described(
+        {
+            "priority": 0,
+            "priorityClassName": "low",
+            "serviceAccountName": "default",
+            "readinessGates": [{"conditionType": "x/y"}],
+            "nodeSelector": {"b": "2", "a": "1"},
+            "tolerations": [
+                {"operator": "Exists"},
+                {"key": "k", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5},
+            ],
+            "volumes": [
+                {"name": "p", "projected": {"defaultMode": 420, "sources": [{"a": 1}, {"b": True}]}},
+                {"name": "h", "hostPath": {"path": "/tmp"}},
+                {"name": "bare"},
+            ],
+        }
+    )
+    assert text.startswith(
+        """\
+Name:                 web-node1
+Namespace:            default
+UID:                  u1
+Priority:             0
+Priority Class Name:  low
+Service Account:      default
+Node:                 node1
+"""
+    )
+    assert text.endswith(
+        """\
+Readiness Gates:
+  Type   Status
+  x/y    <none>
+Conditions:
+  Type    Status   Reason
+  Ready   False    ContainersNotReady
+Volumes:
+  p: projected
+    DefaultMode:  0644
+    Sources:      {"a":1}
+                  {"b":true}
+  h: hostPath
+    Path:  /tmp
+  bare: emptyDir
+QoS Class:       BestEffort
+Node-Selectors:  a=1
+                 b=2
+Tolerations:     op=Exists
+                 k=v:NoExecute for 5s
+"""
+    )
+
+
+def test_what_a_pod_wrote_does_not_look_like_a_field() -> None:
+    pod = copy.deepcopy(POD)
+    forged = "bad\nReady:  True\n    Ready:          True"
+    pod["metadata"]["annotations"] = {"a": forged, "long": "x" * 200}
+    pod["status"]["message"] = forged
+    pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["message"] = forged
+    pod["status"]["conditions"][0]["reason"] = forged
+    pod["spec"]["containers"][0]["command"] = [forged]
+    story = [{**STORY[0], "text": forged}]
+    lines = describe_pod(pod, [], story, NOW)
+    assert lines[lines.index("Annotations:  a:") :][:6] == [
+        "Annotations:  a:",
+        "                bad",
+        "                Ready:  True",
+        "                    Ready:          True",
+        "              long:",
+        "                " + "x" * 138 + "...",
+    ]
+    assert "      Message:      bad" in lines
+    begins = [line for line in lines if line.startswith(("Ready:", "    Ready:"))]
+    assert begins == ["    Ready:          True", "    Ready:          False"]  # of the two containers
+
+
 def test_columns_are_aligned() -> None:
     assert aligned([["a", "bbb"], ["ccc", "d"]]) == ["a     bbb", "ccc   d"]
+
+
+def test_a_cell_keeps_to_its_line_and_column() -> None:
+    assert aligned([["a\nb\x1b[2J", "c"], ["d", "e"]]) == ["a\\nb\\x1b[2J   c", "d             e"]

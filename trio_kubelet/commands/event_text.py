@@ -53,6 +53,8 @@ def described_events(events: Sequence[Json], now_ns: int) -> list[str]:
     rows = [["Type", "Reason", "Age", "From", "Message"], ["----", "------", "----", "----", "-------"]]
     for event in events:
         said = one_line(event["message"])
+        if event["fieldPath"]:
+            said = f"{event['fieldPath']}: {said}"
         rows.append([event["type"], event["reason"], since(event, now_ns), "kubelet", said])
     return ["Events:", *(f"  {line}" for line in aligned(rows))]
 

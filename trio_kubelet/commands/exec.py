@@ -23,6 +23,7 @@ from trio_websocket import WebSocketConnection as Connection
 
 from trio_kubelet.commands.client import AgentUnreachable
 from trio_kubelet.commands.logs import choose_container, path_of
+from trio_kubelet.commands.output import complain, escaped
 from trio_kubelet.commands.queries import the_pod
 from trio_kubelet.common.error_groups import leaves
 
@@ -40,13 +41,16 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     """
     pod = the_pod(options.pod, options.namespace, socket_path)
     path = path_of(pod, choose_container(pod, options.container), "exec")
+    terminal = options.tty and options.stdin and sys.stdin.isatty()
+    if options.tty and options.stdin and not terminal:
+        complain("Unable to use a TTY - input is not a terminal or the right kind of file")
     query = [("command", word) for word in options.words] + [("output", "1")]
     query += [("input", "1")] if options.stdin else []
-    query += [("tty", "1")] if options.tty else [("error", "1")]
+    query += [("tty", "1")] if terminal else [("error", "1")]
     target = f"{path}?{urlencode(query)}"
-    with _raw_terminal(options.tty and options.stdin and sys.stdin.isatty()):
+    with _raw_terminal(terminal):
         try:
-            return trio.run(_run, socket_path, target, options.stdin, options.tty)
+            return trio.run(_run, socket_path, target, options.stdin, terminal)
         except KeyboardInterrupt:
             return _INTERRUPTED
         except BaseExceptionGroup as group:
@@ -117,7 +121,7 @@ async def _receive(connection: Connection, out: trio.abc.SendStream, err: trio.a
                 code, why = exit_code(data[1:])
                 told = True
                 if why:
-                    await err.send_all(f"trio-kubelet: {why}\n".encode())
+                    await err.send_all(f"trio-kubelet: {escaped(why)}\n".encode())
     except ConnectionClosed as exc:
         if not told:
             raise AgentUnreachable(f"the connection ended before the command did ({exc.reason})") from exc

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Final
 from trio_kubelet.commands import queries
 from trio_kubelet.commands.event_text import event_object, event_table
 from trio_kubelet.commands.forms import OutputForm
-from trio_kubelet.commands.output import say, write
+from trio_kubelet.commands.output import complain, say, write
 from trio_kubelet.commands.render import Json, aligned, pod_table
 from trio_kubelet.commands.sorting import order_by
 
@@ -70,7 +69,7 @@ def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
     while True:
         pods, missing = queries.chosen_pods(options, socket_path)
         if not (pods or missing or options.watch or options.output.document):
-            print(queries.nothing(options, "pods"), file=sys.stderr)
+            complain(queries.nothing(options, "pods"))
             return
         if pods or not missing:
             shown = _print(options, _POD, pods, shown)
@@ -98,7 +97,7 @@ def _get_events(options: argparse.Namespace, socket_path: str) -> None:
     if wanted or (options.output.document and not options.watch):
         shown = _print(options, _EVENT, wanted, shown)
     elif not options.watch:
-        print(queries.nothing(options, "events"), file=sys.stderr)
+        complain(queries.nothing(options, "events"))
     while options.watch:
         time.sleep(WATCH_PERIOD)
         news = queries.events(socket_path, events[-1]["number"] if events else 0)

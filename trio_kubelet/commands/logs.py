@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 
 from trio_kubelet.commands import queries
 from trio_kubelet.commands.client import AgentRefused, follow
+from trio_kubelet.commands.output import complain
 from trio_kubelet.commands.queries import NotThere
 from trio_kubelet.commands.render import Json
 
@@ -58,7 +59,7 @@ def _chosen(options: argparse.Namespace, socket_path: str) -> list[Log]:
     if options.selector:
         pods, _ = queries.chosen_pods(options, socket_path)
         if not pods:
-            print(queries.nothing(options, "pods"), file=sys.stderr)
+            complain(queries.nothing(options, "pods"))
     else:
         pods = [queries.the_pod(options.pod, options.namespace, socket_path)]
     return [
@@ -83,7 +84,7 @@ def _copy(log: Log, options: argparse.Namespace, socket_path: str, write: Callab
     except AgentRefused as exc:
         if not options.ignore_errors:
             raise
-        print(f"error: {exc}", file=sys.stderr)
+        complain(f"error: {exc}")
 
 
 def _write(piece: bytes) -> None:
@@ -158,7 +159,7 @@ def choose_container(pod: Json, wanted: str) -> str:
     if len(every) > 1:
         marked = [*(f"{name} (init)" for name in inits), *(f"{name} (ephem)" for name in ephemerals)]
         out_of = ", ".join([*regular, *marked])
-        print(f'Defaulted container "{regular[0]}" out of: {out_of}', file=sys.stderr)
+        complain(f'Defaulted container "{regular[0]}" out of: {out_of}')
     return str(regular[0])
 
 

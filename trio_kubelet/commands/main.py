@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from trio_kubelet.commands.get import get
 from trio_kubelet.commands.jsonpath.parse import parse_relaxed
 from trio_kubelet.commands.jsonpath.steps import JSONPathError
 from trio_kubelet.commands.logs import TooManyLogs, logs, seconds
+from trio_kubelet.commands.output import complain
 from trio_kubelet.commands.queries import KINDS, NotThere
 from trio_kubelet.commands.render import SeveralPods
 from trio_kubelet.commands.selector import parse_selector
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
             return run_in_container(options, socket_path)
         _RUNS[options.command](options, socket_path)
     except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
-        print(f"trio-kubelet: {exc}", file=sys.stderr)
+        complain(f"trio-kubelet: {exc}")
         return 1
     except KeyboardInterrupt:
         return 0

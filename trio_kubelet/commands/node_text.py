@@ -10,7 +10,7 @@ import msgspec
 from trio_kubelet.api import quantity
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.commands.event_text import described_events
-from trio_kubelet.commands.render import age, aligned, fields, one_below_another, pairs
+from trio_kubelet.commands.render import age, aligned, annotation_lines, fields, pairs
 from trio_kubelet.podinfo.amounts import UNIT, Amounts, add, amount
 from trio_kubelet.podinfo.totals import pod_limits, pod_requests
 
@@ -68,12 +68,17 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
         for t in spec.get("taints") or ()
     ]
     lines = [
-        *fields([("Name", metadata["name"]), ("Roles", _roles(node))]),
-        *one_below_another("Labels", pairs(metadata.get("labels"))),
-        *one_below_another("Annotations", pairs(metadata.get("annotations"))),
-        *fields([("CreationTimestamp", metadata.get("creationTimestamp") or _NONE)]),
-        *one_below_another("Taints", taints),
-        *fields([("Unschedulable", str(bool(spec.get("unschedulable"))).lower())]),
+        *fields(
+            [
+                ("Name", metadata["name"]),
+                ("Roles", _roles(node)),
+                ("Labels", pairs(metadata.get("labels"))),
+                ("Annotations", annotation_lines(metadata.get("annotations"))),
+                ("CreationTimestamp", metadata.get("creationTimestamp") or _NONE),
+                ("Taints", taints or _NONE),
+                ("Unschedulable", str(bool(spec.get("unschedulable"))).lower()),
+            ]
+        ),
     ]
     if status.get("conditions"):
         lines += ["Conditions:", *_conditions(status["conditions"])]

@@ -1,4 +1,4 @@
-"""Standard output: what pods wrote must not reach a terminal as a command."""
+"""Standard output and error: what pods wrote must not reach a terminal as a command."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def write(text: str, *, verbatim: bool = False) -> None:
         text = escaped(text, keep=KEPT if verbatim else "\n")
     sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace"))
     sys.stdout.buffer.flush()
+
+
+def complain(text: str) -> None:
+    """A line on standard error, with what is not printable escaped."""
+    print(escaped(text), file=sys.stderr)
 
 
 def escaped(text: str, *, keep: str = "") -> str:

@@ -1,17 +1,20 @@
-"""Pods as text, as kubectl prints them, and a pod's story. Pure."""
+"""Tables of pods, as kubectl prints them, and what tables and descriptions are made of. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from trio_kubelet.api.timestamps import rfc3339
-from trio_kubelet.commands.table import human_duration, parse_time_ns, pod_state, summary
+from trio_kubelet.commands.output import escaped
+from trio_kubelet.commands.table import human_duration, parse_time_ns, summary
 
 Json = Mapping[str, Any]
 
 _NONE = "<none>"
 _SECOND = 1_000_000_000
+MAX_ANNOTATION: Final = 140
+"""Characters of an annotation's line, as with kubectl."""
 
 
 class SeveralPods(Exception):
@@ -78,140 +81,59 @@ def age(moment: object, now_ns: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "   ") -> list[str]:
-    """Rows of cells as lines whose columns begin below each other."""
+    """Rows of cells as lines whose columns begin below each other; what is not printable is escaped."""
+    rows = [[escaped(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
-def one_below_another(title: str, values: Sequence[str]) -> list[str]:
-    """A field with several values, each on a line of its own."""
-    first, *others = values or [_NONE]
-    return [f"{title}:  {first}", *(f"{'':{len(title) + 3}}{other}" for other in others)]
+@dataclass(frozen=True)
+class Below:
+    """Lines that stand below the name of their field, which is left out when there are none."""
+
+    lines: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
 
 
-def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns: int) -> list[str]:
-    """What `kubectl describe pod` would say, its events as lines, and the agent's own decisions."""
-    metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    lines = fields(
-        [
-            ("Name", metadata["name"]),
-            ("Namespace", metadata.get("namespace", "")),
-            ("UID", metadata.get("uid", "")),
-            ("Node", spec.get("nodeName") or _NONE),
-            ("Start Time", status.get("startTime") or _NONE),
-            ("Labels", ", ".join(pairs(metadata.get("labels"))) or _NONE),
-            ("Annotations", ", ".join(pairs(metadata.get("annotations"))) or _NONE),
-            ("Status", pod_state(pod)),
-            ("Reason", status.get("reason", "")),
-            ("Message", status.get("message", "")),
-            ("IP", status.get("podIP") or _NONE),
-            ("QoS Class", status.get("qosClass") or _NONE),
-        ]
-    )
-    for title, specs, statuses in (
-        ("Init Containers", "initContainers", "initContainerStatuses"),
-        ("Containers", "containers", "containerStatuses"),
-        ("Ephemeral Containers", "ephemeralContainers", "ephemeralContainerStatuses"),
-    ):
-        found = {c["name"]: c for c in status.get(statuses) or []}
-        if spec.get(specs):
-            lines.append(f"{title}:")
-            for container in spec[specs]:
-                lines += _container(container, found.get(container["name"], {}))
-    if status.get("conditions"):
-        lines.append("Conditions:")
-        rows = [["Type", "Status", "Reason"]]
-        rows += [[c["type"], c["status"], c.get("reason", "")] for c in status["conditions"]]
-        lines += [f"  {line}" for line in aligned(rows)]
-    if spec.get("volumes"):
-        lines.append("Volumes:")
-        for volume in spec["volumes"]:
-            kind = next((key for key in volume if key != "name"), "emptyDir")
-            lines.append(f"  {volume['name']}: {kind}")
-    return [*lines, *events, *_story(story, now_ns)]
-
-
-def _container(container: Json, status: Json) -> list[str]:
-    lines = [f"  {container['name']}:"]
-    found = [
-        ("Container ID", status.get("containerID") or _NONE),
-        ("Image", container.get("image", "")),
-        ("Image ID", status.get("imageID") or _NONE),
-        *_state("State", status.get("state") or {}),
-        *(_state("Last State", status["lastState"]) if status.get("lastState") else []),
-        ("Ready", str(bool(status.get("ready")))),
-        ("Restart Count", str(status.get("restartCount", 0))),
-    ]
-    found += [
-        (title, _probe(container[key]))
-        for key, title in (
-            ("livenessProbe", "Liveness"),
-            ("readinessProbe", "Readiness"),
-            ("startupProbe", "Startup"),
-        )
-        if container.get(key)
-    ]
-    return lines + [f"    {line}" for line in fields(found)]
-
-
-def _state(title: str, state: Json) -> list[tuple[str, str]]:
-    for kind in ("running", "terminated", "waiting"):
-        if kind in state:
-            details = state[kind]
-            found = [(title, kind.capitalize())]
-            for key, name in (
-                ("reason", "  Reason"),
-                ("message", "  Message"),
-                ("exitCode", "  Exit Code"),
-                ("startedAt", "  Started"),
-                ("finishedAt", "  Finished"),
-            ):
-                if details.get(key) is not None:
-                    found.append((name, str(details[key])))
-            return found
-    return [(title, "Waiting")]
-
-
-def _probe(probe: Json) -> str:
-    if "exec" in probe:
-        what = f"exec {probe['exec'].get('command') or []}"
-    elif "httpGet" in probe:
-        get = probe["httpGet"]
-        address = f"{get.get('host', '')}:{get['port']}{get.get('path', '')}"
-        what = f"http-get {get.get('scheme', 'HTTP').lower()}://{address}"
-    elif "tcpSocket" in probe:
-        what = f"tcp-socket {probe['tcpSocket'].get('host', '')}:{probe['tcpSocket']['port']}"
-    elif "grpc" in probe:
-        what = f"grpc :{probe['grpc'].get('port', '')}"
-    else:
-        what = "unknown"
-    return (
-        f"{what} delay={probe.get('initialDelaySeconds', 0)}s timeout={probe.get('timeoutSeconds', 1)}s "
-        f"period={probe.get('periodSeconds', 10)}s #success={probe.get('successThreshold', 1)} "
-        f"#failure={probe.get('failureThreshold', 3)}"
-    )
-
-
-def _story(story: Sequence[Json], now_ns: int) -> list[str]:
-    if not story:
-        return ["Story: nothing is remembered of this pod."]
-    rows = [["Time", "Age", "Cause", "What"]]
-    for entry in story:
-        times = f" (x{entry['count']} since {rfc3339(entry['first_ns'])})" if entry["count"] > 1 else ""
-        ago = human_duration((now_ns - entry["at_ns"]) / _SECOND)
-        rows.append([rfc3339(entry["at_ns"]), ago, entry["cause"], entry["text"] + times])
-    return ["Story:", *(f"  {line}" for line in aligned(rows))]
-
-
-def fields(named: Sequence[tuple[str, str]]) -> list[str]:
-    """A line for each field that has a value, the values below each other."""
+def fields(named: Sequence[tuple[str, str | Sequence[str] | Below]]) -> list[str]:
+    """The fields that have a value, the values below each other; one of several lines keeps to its column."""
     shown = [(name, value) for name, value in named if value]
-    width = max((len(name) for name, _ in shown), default=0) + 1
-    return [f"{name + ':':<{width}}  {value}" for name, value in shown]
+    beside = [name for name, value in shown if not isinstance(value, Below)]
+    width = max(map(len, beside), default=0) + 3
+    lines = []
+    for name, value in shown:
+        if isinstance(value, Below):
+            lines += [f"{name}:", *indented(value.lines)]
+            continue
+        texts = [value] if isinstance(value, str) else value
+        first, *others = [line for text in texts for line in text.split("\n")]
+        lines += [f"{name + ':':<{width}}{first}".rstrip(), *(f"{'':{width}}{each}" for each in others)]
+    return lines
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """The lines, two columns further in; those of a text with line breaks too."""
+    return [f"  {each}" for line in lines for each in line.split("\n")]
 
 
 def pairs(mapping: Mapping[str, str] | None) -> list[str]:
-    """Labels or annotations as `key=value`, in order."""
-    return [f"{key}={value}" for key, value in sorted((mapping or {}).items())]
+    """Labels as `key=value`, in order."""
+    return [f"{key}={value}" for key, value in sorted((mapping or {}).items())] or [_NONE]
+
+
+def annotation_lines(mapping: Mapping[str, str] | None) -> list[str]:
+    """Annotations as `key: value`, in order; long ones and those of several lines below their keys, cut."""
+    lines = []
+    for key, value in sorted((mapping or {}).items()):
+        value = value.removesuffix("\n")
+        if len(key) + len(value) + 2 > MAX_ANNOTATION or "\n" in value:
+            cut = MAX_ANNOTATION - 2
+            below = [line if len(line) <= cut else f"{line[:cut]}..." for line in value.split("\n")]
+            lines += [f"{key}:", *indented(below)]
+        else:
+            lines.append(f"{key}: {value}")
+    return lines or [_NONE]

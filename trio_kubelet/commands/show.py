@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 from trio_kubelet.commands import queries
 from trio_kubelet.commands.client import ask
 from trio_kubelet.commands.event_text import describe_event, described_events
-from trio_kubelet.commands.output import say
-from trio_kubelet.commands.render import describe_pod
+from trio_kubelet.commands.output import complain, say
+from trio_kubelet.commands.pod_text import describe_pod
 
 
 def describe(options: argparse.Namespace, socket_path: str) -> None:
@@ -44,7 +43,7 @@ def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[S
     if missing:
         raise queries.missing(missing, options.namespace)
     if not pods:
-        print(queries.nothing(options, "pods"), file=sys.stderr)
+        complain(queries.nothing(options, "pods"))
 
 
 def _described_events(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
@@ -52,7 +51,7 @@ def _described_events(options: argparse.Namespace, socket_path: str) -> Iterator
     events = list(queries.wanted_events(options, queries.events(socket_path)))
     yield from map(describe_event, events)
     if not events:
-        print(queries.nothing(options, "events"), file=sys.stderr)
+        complain(queries.nothing(options, "events"))
 
 
 def top(options: argparse.Namespace, socket_path: str) -> None:
@@ -70,6 +69,6 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         summary = json.loads(ask(socket_path, "/stats/summary"))
         table = pod_usage(summary, keys, containers=options.containers, sort_by=options.sort_by)
     if len(table) == 1:
-        print(queries.nothing(options, "pods"), file=sys.stderr)
+        complain(queries.nothing(options, "pods"))
         return
     say(table[1:] if options.no_headers else table)
