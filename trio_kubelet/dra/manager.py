@@ -257,10 +257,6 @@ class DraManager:
 
     # What others ask
 
-    def might_hold(self, uid: str) -> bool:
-        """Whether the pod uses a claim (kubelet: `PodMightNeedToUnprepareResources`)."""
-        return any(uid in claim.pods for claim in self._claims.values())
-
     def cdi_ids(self, pod: v1.Pod, container: v1.Container) -> tuple[str, ...]:
         """CDI devices of a container. Raises ClaimError."""
         found: list[str] = []
