@@ -101,7 +101,9 @@ class ImageGarbage:
             task = self._look if self._policy.off else self._collect
 
     async def delete_unused(self) -> None:
-        """Removes everything that nothing uses and is not brand new. Raises ImageGCError and CRIError."""
+        """Removes everything that nothing uses and is not brand new. Raises ImageGCError, CRIError and
+        TooSlowError.
+        """
         log.info("Attempting to delete unused images")
         async with self._turn:
             order = await self._look()
@@ -135,7 +137,7 @@ class ImageGarbage:
         return order
 
     async def _look(self) -> list[ImageRecord]:
-        """Brings the records up to date; what could be removed, in order. Raises CRIError."""
+        """Brings the records up to date; what could be removed, in order. Raises CRIError, TooSlowError."""
         with trio.fail_after(TIMEOUT):
             found = [_found(image) for image in await self._images.list_images()]
             containers = await self._runtime.list_containers()
