@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import trio
 
 from trio_kubelet.commands.arguments import Parser
 from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
+from trio_kubelet.commands.output import complain
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.server.pages.node_page import ROOT
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         ask(path, ROOT)
         trio.run(_serve, path, options.port)
     except (AgentUnreachable, OSError) as exc:
-        print(f"trio-kubelet: {exc}", file=sys.stderr)
+        complain(f"trio-kubelet: {exc}")
         return 1
     except KeyboardInterrupt:
         pass

@@ -777,3 +777,29 @@ def test_a_standalone_node_is_found(
         assert "choose with --socket" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: 12345)  # somebody else's
     assert client.standalone_sockets() == []
+    assert main(["get", "pods"]) == 1
+    said = capsys.readouterr().err
+    assert "may be a standalone node of user " in said
+    assert ": ask as that user, as with sudo\n" in said
+
+
+def test_a_standalone_node_is_found_beside_an_agent_of_somebody_else(
+    agent: Path, short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "DEFAULT_ROOT_DIR", str(short / "nobody"))
+    monkeypatch.setattr(client, "STANDALONE_BASE", str(short / "base"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short / "tmp"))
+
+    class Locked(socket.socket):
+        def connect(self, address: Any) -> None:
+            if "nobody" in address:
+                raise PermissionError
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Locked)
+    assert main(["get", "pods"]) == 1
+    assert "permission denied; ask as the agent's user" in capsys.readouterr().err
+    own = short / "tmp" / "trio-kubelet-x" / "kubelet"
+    own.mkdir(parents=True)
+    (agent / SOCKET_NAME).rename(own / SOCKET_NAME)
+    assert main(["get", "pods"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import http.client
 import os
+import pwd
 import socket
 import stat
 import tempfile
@@ -93,27 +94,58 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 def find_socket(given: str | None, root_dir: str | None) -> str:
     """The socket to ask: that given, that of the root directory given, that of this machine's agent, or that
-    of the one standalone node of this machine. Raises AgentUnreachable when several could be meant.
+    of the one standalone node of this user. Raises AgentUnreachable when several could be meant, or when
+    there is only a standalone node of somebody else.
     """
     if given or root_dir:
         return given or os.path.join(root_dir or "", SOCKET_NAME)
     usual = os.path.join(DEFAULT_ROOT_DIR, SOCKET_NAME)
-    if _answers(usual):
+    answers = _answers(usual)
+    if answers:
         return usual
     found = standalone_sockets()
     if len(found) > 1:
         raise AgentUnreachable(
             f"several standalone nodes run here: choose with --socket {' or '.join(found)}"
         )
+    if not found and answers is False and (others := _nodes_of_others()):
+        path, owner = others[0]
+        raise AgentUnreachable(
+            f"no agent of this user runs here, but {path} may be a standalone node of user {owner}: "
+            "ask as that user, as with sudo"
+        )
     return found[0] if found else usual
 
 
 def standalone_sockets() -> list[str]:
     """The sockets of the standalone nodes of this machine that answer and belong to this user."""
-    temporary = os.path.join(glob.escape(tempfile.gettempdir()), f"{SIMULATED_PREFIX}*")
-    places = [os.path.join(STANDALONE_BASE, "*"), temporary]
-    candidates = [path for place in places for path in glob.glob(os.path.join(place, AGENT_DIR, SOCKET_NAME))]
+    candidates = [os.path.join(node, AGENT_DIR, SOCKET_NAME) for node in _node_directories()]
     return [path for path in sorted(candidates) if _is_own(path) and _answers(path)]
+
+
+def _node_directories() -> list[str]:
+    temporary = os.path.join(glob.escape(tempfile.gettempdir()), f"{SIMULATED_PREFIX}*")
+    return [*glob.glob(os.path.join(STANDALONE_BASE, "*", "")), *glob.glob(os.path.join(temporary, ""))]
+
+
+def _nodes_of_others() -> list[tuple[str, str]]:
+    """What look like directories of other users' nodes, and whose they are."""
+    found = []
+    for path in _node_directories():
+        try:
+            uid = os.stat(path).st_uid
+        except OSError:
+            continue  # gone meanwhile
+        if uid != os.geteuid():
+            found.append((path, _user(uid)))
+    return found
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _is_own(path: str) -> bool:
@@ -125,14 +157,14 @@ def _is_own(path: str) -> bool:
     return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def _answers(path: str) -> bool:
-    """Whether somebody listens there; what must not be asked listens as well, and says so when asked."""
+def _answers(path: str) -> bool | None:
+    """Whether somebody listens there; None when this user must not know."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as attempt:
         attempt.settimeout(TIMEOUT)
         try:
             attempt.connect(path)
         except PermissionError:
-            return True
+            return None
         except OSError:
             return False
     return True
