@@ -20,6 +20,7 @@ from trio_kubelet.cgroups.pods import PodCgroups
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES, count_left_behind
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.process_metrics import ProcessExtras
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
@@ -100,6 +101,7 @@ async def start_base(
     recorder.node_events.listen(event_log.record_node)
     recorder.pod_events.listen(partial(echo_to_node, recorder))
     ProcessCollector(registry=registry)
+    registry.register(ProcessExtras())
     count_left_behind(registry)
     providers = None
     if flags.image_credential_provider_config or flags.image_credential_provider_bin_dir:

@@ -7,14 +7,18 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.node.nodes import FACTS
+from tests.runtime_configs.pods import NODE
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction.ranking import working_set
@@ -31,7 +35,7 @@ from trio_kubelet.stats.cadvisor_metrics import MachineLabels
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.pages import LOGS_DEADLINE
 from trio_kubelet.stats.pods import PodFigures
-from trio_kubelet.stats.room import StatsRoom
+from trio_kubelet.stats.room import StatsRoom, stats_settings
 from trio_kubelet.stats.runtime_values import current_sandboxes, pinned_image, runtime_use
 from trio_kubelet.stats.volumes import VolumeMeter
 
@@ -42,7 +46,7 @@ MACHINE = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, sw
 class World:
     """A simulated runtime with pods, and cgroups for the first of them."""
 
-    def __init__(self, base: Path, pods: int = 3, with_cgroups: int = 2) -> None:
+    def __init__(self, base: Path, pods: int = 3, with_cgroups: int = 2, **more: Any) -> None:
         self.base = base
         self.clock = TrioClock(EPOCH)
         self.runtime = SimRuntime()
@@ -74,6 +78,7 @@ class World:
             names=CgroupNames(),
             memory_capacity=1 << 34,
             proc=str(self.proc),
+            **more,
         )
         meter = VolumeMeter(lambda: (), str(base), self.clock, 0)
         tree = hierarchies(base / "cgroup", 1)
@@ -95,8 +100,8 @@ class World:
 
 
 @asynccontextmanager
-async def running(base: Path, pods: int = 3) -> AsyncIterator[World]:
-    world = World(base, pods)
+async def running(base: Path, pods: int = 3, **settings: Any) -> AsyncIterator[World]:
+    world = World(base, pods, **settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(world.service.run)
         yield world
@@ -263,7 +268,20 @@ async def test_a_runtime_that_is_away_leaves_the_pods_it_named_last(
             assert "resource_scrape_error 1" in await world.text(world.room.pages.resource_metrics_page())
             assert "container_scrape_error 1" in await world.text(world.room.pages.cadvisor_page())
         await trio.sleep(6)
-        assert "resource_scrape_error 0" in await world.text(world.room.pages.resource_metrics_page())
+        page = await world.text(world.room.pages.resource_metrics_page())
+        assert "resource_scrape_error 0" in page
+        assert "\nscrape_error" not in page
+
+
+async def test_metrics_that_will_go_away_are_shown_on_demand(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    config = KubeletConfiguration(show_hidden_metrics_for_version="1.35")
+    wanted = stats_settings(NODE, config, FACTS).hidden_metrics
+    assert not stats_settings(NODE, KubeletConfiguration(), FACTS).hidden_metrics
+    async with running(tmp_path, hidden_metrics=wanted) as world:
+        page = await world.text(world.room.pages.resource_metrics_page())
+    assert {"scrape_error 0", "resource_scrape_error 0"} <= set(page.splitlines())
 
 
 async def test_a_runtime_that_was_never_there_leaves_the_node(

@@ -110,6 +110,7 @@ FIELDS: Final = frozenset(
         "seccompDefault",
         "serializeImagePulls",
         "serverTLSBootstrap",
+        "showHiddenMetricsForVersion",
         "shutdownGracePeriod",
         "shutdownGracePeriodByPodPriority",
         "shutdownGracePeriodCriticalPods",

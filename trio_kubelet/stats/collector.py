@@ -100,6 +100,7 @@ class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_cgroup: str = ""
     runtime_cgroup: str = ""
     system_cgroup: str = ""
+    hidden_metrics: bool = False  # whether those that will go away are shown
     max_age: float = 5.0
     disk_max_age: float = 20.0
     details_max_age: float = 10.0  # as often as cAdvisor looks at a busy container

@@ -33,15 +33,24 @@ def _log_labels(pod: PodSample, container: ContainerSample) -> str:
 
 
 class StatsPages:
-    """The three pages over one collector. `pressure`: the kernel measures pressure of each cgroup."""
+    """The three pages over one collector. `pressure`: the kernel measures pressure of each cgroup;
+    `hidden`: metrics that will go away are shown (`showHiddenMetricsForVersion`).
+    """
 
     def __init__(
-        self, collector: StatsCollector, details: DetailsCollector, machine: MachineLabels, pressure: bool
+        self,
+        collector: StatsCollector,
+        details: DetailsCollector,
+        machine: MachineLabels,
+        pressure: bool,
+        *,
+        hidden: bool = False,
     ) -> None:
         self._collector = collector
         self._details = details
         self._machine = machine
         self._pressure = pressure
+        self._hidden = hidden
 
     async def summary_page(self, only_cpu_and_memory: bool = False) -> AsyncGenerator[bytes, None]:
         """`/stats/summary`: JSON; with `?only_cpu_and_memory=true` the short one."""
@@ -62,7 +71,7 @@ class StatsPages:
     async def resource_metrics_page(self) -> AsyncGenerator[bytes, None]:
         """`/metrics/resource`: Prometheus text."""
         snapshot = await self._collector.usage()
-        for piece in resource_families(snapshot):
+        for piece in resource_families(snapshot, hidden=self._hidden):
             await trio.lowlevel.checkpoint()
             if piece:
                 yield piece

@@ -134,8 +134,8 @@ def _family(name: str, kind: str, meaning: str, rows: Mapping[str, Figures], fig
     return family(name, kind, meaning, unique(lines))
 
 
-def resource_families(snapshot: StatsSnapshot) -> Iterator[bytes]:
-    """The page, a family at a time."""
+def resource_families(snapshot: StatsSnapshot, *, hidden: bool = False) -> Iterator[bytes]:
+    """The page, a family at a time; `hidden`: with what is there under its older name, too."""
     node, pods, containers, starts = _rows(snapshot)
     for name, kind, meaning, figure in _OF_CONTAINERS:
         yield _family(f"container_{name}", kind, f"{meaning} container.", containers, figure)
@@ -146,5 +146,6 @@ def resource_families(snapshot: StatsSnapshot) -> Iterator[bytes]:
     for whose, rows in (("node", {"": node}), ("pod", pods)):
         for name, kind, meaning, figure in _OF_ALL:
             yield _family(f"{whose}_{name}", kind, f"{meaning} {whose}.", rows, figure)
-    failed = [sample("resource_scrape_error", "", int(snapshot.failed))]
-    yield family("resource_scrape_error", GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)
+    for name in ("resource_scrape_error", *(("scrape_error",) if hidden else ())):
+        failed = [sample(name, "", int(snapshot.failed))]
+        yield family(name, GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)

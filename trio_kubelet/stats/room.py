@@ -51,7 +51,9 @@ class StatsRoom:
             clock=clock,
             settings=settings,
         )
-        self.pages = StatsPages(self.collector, self.details, machine, pressure)
+        self.pages = StatsPages(
+            self.collector, self.details, machine, pressure, hidden=settings.hidden_metrics
+        )
 
 
 def stats_settings(
@@ -68,6 +70,7 @@ def stats_settings(
         kubelet_cgroup=cgroup_path(config.kubelet_cgroups),
         runtime_cgroup=runtime_cgroups,
         system_cgroup=cgroup_path(config.system_cgroups),
+        hidden_metrics=bool(config.show_hidden_metrics_for_version),
     )
 
 
