@@ -271,7 +271,12 @@ def test_a_restart_of_the_agent_takes_no_ready_pod_out_of_service() -> None:
     was_not = {"conditions": [v1.PodCondition(type="Ready", status="False")], **_statuses(old)}
     assert flags(probe_pod(**was_not), restarted, v1.PodStatus(**was_not)) == (True, False)
     young = ProbeView(active=True, kept_before_ns=105 * SECOND)
-    assert flags(probe_pod(**was_ready), young, v1.PodStatus(**was_ready)) == (True, False)
+    assert flags(probe_pod(**was_ready), young, v1.PodStatus(**was_ready)) == (True, True)
+    other = _statuses(generate(probe_pod(), observed(seen("c", number=99))))  # the container before this one
+    was_other = {**was_ready, **other}
+    assert flags(probe_pod(**was_other), young, v1.PodStatus(**was_other)) == (False, False)
+    passed = replace(young, startup={"c100": ProbeResult.SUCCESS})
+    assert flags(probe_pod(**was_other), passed, v1.PodStatus(**was_other)) == (True, False)
     forgetful = ProbeView(active=True)  # ChangeContainerStatusOnKubeletRestart
     assert flags(probe_pod(**was_ready), forgetful, v1.PodStatus(**was_ready)) == (False, False)
 

@@ -28,8 +28,8 @@ EPOCH_NS = 1_700_000_000 * NANOSECONDS
 class World:
     """Pods whose exec probes answer what `exit_codes` says for their container."""
 
-    def __init__(self, *, keeps_results: bool = True) -> None:
-        self.clock = TrioClock(EPOCH_NS)
+    def __init__(self, *, keeps_results: bool = True, epoch_ns: int = EPOCH_NS) -> None:
+        self.clock = TrioClock(epoch_ns)
         self.events: list[str] = []
         self.runs: list[tuple[float, str]] = []
         self.unwaited: list[bool] = []
@@ -145,6 +145,18 @@ async def test_a_new_container_is_probed_at_once_and_then_every_period(autojump_
     assert world.runs[0][0] < 0.1
     gaps = [b[0] - a[0] for a, b in zip(world.runs, world.runs[1:], strict=False)]
     assert all(abs(gap - 10) < 0.1 for gap in gaps)
+
+
+async def test_what_the_agent_starts_in_its_first_second_is_probed_at_once(autojump_clock: Clock) -> None:
+    """Its status tells whole seconds, as if it had been there before."""
+    world = World(epoch_ns=EPOCH_NS + NANOSECONDS // 2)
+    async with world.running():
+        for number in range(10):
+            pod = world.pod(f"p{number}", readiness=probe())
+            world.manager.add_pod(pod)
+            world.show(pod, f"id{number}")
+        updates = await world.updates(0.2)
+    assert len([each for each in updates if each.result is ProbeResult.SUCCESS]) == 10
 
 
 async def test_a_probe_that_passed_has_no_task_the_next_time(autojump_clock: Clock) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from tests.kube.store import Change
 from tests.simulation.cluster import ClusterLife, ClusterNode
 from tests.simulation.deterministic import simulate
 
@@ -60,9 +63,45 @@ def test_a_restart_flips_no_ready_pod(tmp_path: Path) -> None:
     simulate(1, story)
 
 
-def _is_ready(node: ClusterNode, name: str) -> bool:
-    conditions = node.store.get("pods", "default", name)["status"]["conditions"]
+@pytest.mark.parametrize("ready_for", [0.0, 3.0])
+def test_a_restart_flips_no_pod_that_is_ready_since_a_moment(tmp_path: Path, ready_for: float) -> None:
+    """A container that is as young as the agent has been said to be ready, too."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        names = [f"api{number}" for number in range(20)]
+        for name in names:
+            node.create(name, 2, 2, "Always", readiness=True)
+        node.want("static", 1, probes=["startup", "readiness"])
+        flipped: list[str] = []
+
+        def watch(change: Change) -> None:
+            if change.resource == "pods" and change.old is not None and change.new is not None:
+                name = change.new["metadata"]["name"]
+                if _shows_ready(change.old) and not _shows_ready(change.new):
+                    flipped.append(name)
+
+        node.store.on_change = watch
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            while not all(_is_ready(node, name) for name in (*names, "static-node")):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            await trio.sleep(ready_for)
+            node.kill_agent()
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            assert flipped == []
+
+    simulate(1, story)
+
+
+def _shows_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _is_ready(node: ClusterNode, name: str) -> bool:
+    return _shows_ready(node.store.get("pods", "default", name))
 
 
 @pytest.mark.parametrize("seed", [1, 8])

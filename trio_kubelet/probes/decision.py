@@ -104,11 +104,15 @@ def first_result(kind: ProbeKind, view: ProbedContainer, kept_before_ns: int) ->
     """The result before the first run.
 
     A container that an earlier agent had started gets none, so that a restart of the agent does not
-    make a ready container unready (kubernetes/kubernetes 100277).
+    make a ready container unready (kubernetes/kubernetes 100277). One that is shown as ready, or as started,
+    before it was probed here is of an earlier agent however young it is; a kubelet makes it unready.
     """
-    if view.running and 0 < view.started_at_ns < kept_before_ns - RESTART_GRACE_NS:
-        return ProbeResult.SUCCESS if kind is ProbeKind.STARTUP and view.started else None
-    return INITIAL[kind]
+    if not (view.running and kept_before_ns):
+        return INITIAL[kind]
+    if kind is ProbeKind.STARTUP and view.started:
+        return ProbeResult.SUCCESS
+    is_old = 0 < view.started_at_ns < kept_before_ns - RESTART_GRACE_NS
+    return None if is_old or (kind is ProbeKind.READINESS and view.ready) else INITIAL[kind]
 
 
 def on_outcome(

@@ -392,7 +392,8 @@ class ProbeManager:
             return
         now = trio.current_time()
         is_new = view.container_id != worker.state.container_id
-        if is_new and 0 < view.started_at_ns < self._agent_started_ns:
+        # Moments of statuses are whole seconds: one that began in the agent's first second may be its own.
+        if is_new and 0 < view.started_at_ns < self._agent_started_ns // NANOSECONDS * NANOSECONDS:
             offset = phase(worker.key, view.container_id, worker.period)
             due = adopted_due(offset, worker.period, now, self._taken, self._rate)
         elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):

@@ -30,6 +30,7 @@ class ProbedContainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     started_at_ns: int = 0
     started: bool = False  # the startup probe has succeeded, or there is none
+    ready: bool = False  # is shown as ready
     will_restart: bool = True  # if it has terminated
     pod_ip: str = ""
 
@@ -61,6 +62,7 @@ def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContai
             exit_code=exit_code,
             started_at_ns=parse_rfc3339(started_at) if started_at else 0,
             started=bool(seen.started),
+            ready=seen.ready,
             will_restart=container is not None and should_restart_after(pod, container, exit_code),
             pod_ip=status.pod_ip or "",
         )

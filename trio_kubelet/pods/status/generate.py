@@ -218,12 +218,20 @@ def _ready(
         return verdict is ProbeResult.SUCCESS
     # Not probed yet. A container that ran before the agent started keeps the readiness its pod had, so
     # that a restart of the agent takes nobody out of service.
+    before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
+    if not probes.kept_before_ns or before is None or before.status != "True":
+        return False
     running = status.state.running
     began = parse_rfc3339(running.started_at) if running is not None and running.started_at else 0
-    if not began or began >= probes.kept_before_ns - RESTART_MARGIN_NS:
-        return False
-    before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
-    return before is not None and before.status == "True"
+    if 0 < began < probes.kept_before_ns - RESTART_MARGIN_NS:
+        return True
+    # A younger one may be of this agent, unless its own status is older.
+    return any(_was_ready(status.container_id, shown) for shown in (pod.status, old))
+
+
+def _was_ready(container_id: str, shown: v1.PodStatus) -> bool:
+    statuses = (*(shown.init_container_statuses or ()), *(shown.container_statuses or ()))
+    return any(each.ready and each.container_id == container_id for each in statuses)
 
 
 def _bare_id(status: v1.ContainerStatus) -> str:
