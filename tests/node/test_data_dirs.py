@@ -30,9 +30,10 @@ def here(path=root):
 """
 
 
-def in_own_namespace(root: Path, code: str, propagation: str = "private") -> None:
-    """Runs Python where nothing that is mounted can be seen from outside."""
-    command = ["unshare", "--mount", f"--propagation={propagation}", sys.executable, "-c", _PROLOGUE + code]
+def in_own_namespace(root: Path, code: str, propagation: str = "private", *through: str) -> None:
+    """Runs Python, by way of the command `through`, where nothing that is mounted is seen from outside."""
+    namespace = ["unshare", "--mount", f"--propagation={propagation}"]
+    command = [*namespace, *through, sys.executable, "-c", _PROLOGUE + code]
     done = subprocess.run([*command, str(root)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -87,6 +88,14 @@ make()
 assert here() == [(root, True)], here()
 """,
     )
+
+
+@needs_root
+def test_who_may_not_mount_has_directories_all_the_same(tmp_path: Path) -> None:
+    """As the simulated node of a user who is not root, or of one in a container."""
+    code = 'make()\nassert here() == [], here()\nassert os.path.isdir(root + "/pods")'
+    unprivileged = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    in_own_namespace(tmp_path / "root", code, "private", *unprivileged)
 
 
 @needs_root

@@ -13,7 +13,9 @@ import trio.testing
 import yaml
 
 from trio_kubelet.common.mountinfo import mounts_from
+from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.standalone import command
+from trio_kubelet.standalone.agent import AgentPorts
 from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.screen import Caption
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_tmpfs
@@ -54,6 +56,25 @@ def test_a_directory_that_is_not_there_is_an_error(
     missing = tmp_path / "missing"
     assert command.run_command(["--simulated", str(missing)]) == 1
     assert str(missing) in capsys.readouterr().err
+
+
+async def test_the_agent_keeps_to_the_directory_of_its_node(tmp_path: Path) -> None:
+    layout = NodeLayout("n1", tmp_path, ipaddress.IPv4Network("10.9.9.0/24"))
+    settings = await command._settings(command.parse([str(tmp_path)]), layout, AgentPorts(1, 2, 3), {})
+    for place in (settings.flags.root_dir, settings.flags.cert_dir, settings.config.pod_logs_dir):
+        assert place.startswith(f"{tmp_path}/")
+
+
+def test_an_agent_that_cannot_start_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run(*settings: object) -> None:
+        raise ConfigurationError("the certificate cannot be used")
+
+    monkeypatch.setattr("trio_kubelet.agent.run", run)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert command.run_command(["--simulated", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "trio-kubelet: error: the certificate cannot be used\n"
 
 
 def test_one_process_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

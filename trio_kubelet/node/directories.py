@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Collection
 from functools import partial
@@ -11,11 +12,14 @@ from functools import partial
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common import log as logging
 from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import DIRECTORIES
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs, take_away
 from trio_kubelet.volumes.linux import make_rshared
+
+log = logging.get_logger(__name__)
 
 _CHECKPOINTS = "error creating checkpoint directory"
 
@@ -57,9 +61,15 @@ def _make(path: str, mode: int) -> None:
 
 
 def _share(path: str) -> None:
+    """A process that may not mount has no mounts to share: a simulated node's, of a user who is not root."""
     try:
         make_rshared(path)
     except OSError as exc:
+        if exc.errno == errno.EPERM:
+            log.warning(
+                "The root directory is not shared with containers: mounting is not permitted", path=path
+            )
+            return
         raise OSError(f"failed to bind-mount {path}: {os_words(exc)}") from exc
 
 

@@ -103,7 +103,14 @@ def run_command(argv: Sequence[str]) -> int:
     code = 1
     try:
         code = trio.run(_until_signal, options, strict_exception_groups=True)
-    except* (CannotStart, PackagesUnavailable, CommandFailed, ValueError, OSError) as group:
+    except* (
+        CannotStart,
+        PackagesUnavailable,
+        CommandFailed,
+        ConfigurationError,
+        ValueError,
+        OSError,
+    ) as group:
         for error in leaves(group):
             _say(f"error: {error}")
     return code
