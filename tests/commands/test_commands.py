@@ -190,7 +190,7 @@ def test_what_is_asked_for_as_with_kubectl(
         (["get", "events", "-l", "a"], "no labels"),
         (["get", "top", "-o", "json"], "as a table"),
         (["get", "pods", "--nope"], "unknown flag: --nope"),
-        (["get"], "KIND"),
+        (["get"], "arguments are required: KIND\n"),
         (["get", "pods", "-o", "xml"], "there is no form 'xml', but wide, json, yaml, name, jsonpath=…"),
         (["get", "pods", "-o", "jsonpath"], "jsonpath= has to be followed"),
         (["get", "pods", "-o", "jsonpath={.a"], "unclosed action"),
@@ -220,10 +220,10 @@ def test_what_cannot_be_asked_for(asked: list[str], why: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as ended:
         main(asked)
     assert ended.value.code == 1
-    said = capsys.readouterr().err.splitlines()
+    said = capsys.readouterr().err.splitlines(keepends=True)
     assert said[0].startswith("error: ")
     assert why in said[0]
-    assert said[1:] == [f"See 'trio-kubelet {asked[0]} --help' for usage."]
+    assert said[1:] == [f"See 'trio-kubelet {asked[0]} --help' for usage.\n"]
 
 
 def test_names_that_are_not_there_do_not_hide_those_that_are(

@@ -101,7 +101,7 @@ def _add_get(parser: Parser) -> None:
     parser.description = "Lists pods, the node, its events, or what pods use."
     parser.add_argument("kind", metavar="KIND", help="pods, node, events or top; KIND/NAME names one")
     names_help = "only these; of events, those about POD or KIND/NAME"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=names_help)
+    parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
     _printed(parser)
     path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
@@ -124,14 +124,14 @@ def _add_describe(parser: Parser) -> None:
     parser.description = "Tells all about pods, the node or its events."
     parser.add_argument("kind", metavar="KIND", help="pods, node or events; KIND/NAME names one")
     names_help = "only these; a pod's name may lack the node's name at its end"
-    parser.add_argument("names", nargs="*", metavar="NAME", help=names_help)
+    parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
 
 
 def _add_top(parser: Parser) -> None:
     parser.description = "Shows what pods or the node use."
     parser.add_argument("kind", metavar="KIND", help="pods or node")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only this one")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=(), help="only this one")
     _selected(parser)
     parser.add_argument("--containers", action="store_true", help="each container of a pod by itself")
     parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
