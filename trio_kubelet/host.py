@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.flags import KubeletFlags
@@ -108,6 +109,9 @@ def container_logs_dir(config: KubeletConfiguration) -> str:
 
 def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: MachineFacts) -> NodeContext:
     """What configs need to know of this node. Raises ConfigurationError. Blocking."""
+    for text in config.cluster_dns:
+        if parse_ip(text) is None:
+            log.info("Invalid clusterDNS IP", IP=text)
     try:
         name = default_node_name(flags.hostname_override)
         node_ips = parse_node_ips(flags.node_ip)

@@ -41,6 +41,12 @@ def test_reservations_are_taken_off_and_nothing_goes_below_zero() -> None:
     assert left == {"cpu": "1250m", "memory": "0", "pods": "110"}
 
 
+def test_only_addresses_are_servers_of_names() -> None:
+    config = KubeletConfiguration(cluster_dns=["kube-dns", "010.0.0.10", "", "FD00:0::A"])
+    node = node_context(_FACTS, config, resolve_gates({}), node_name="n", root_dir="/r")
+    assert node.cluster_dns == ("10.0.0.10", "fd00::a")
+
+
 def test_context_of_a_configuration() -> None:
     config = KubeletConfiguration(cpu_cfs_quota_period=0.02, cgroup_root="/mine", cluster_dns=["10.0.0.10"])
     node = node_context(_FACTS, config, resolve_gates({"MemoryQoS": True}), node_name="n", root_dir="/r")

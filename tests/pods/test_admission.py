@@ -268,6 +268,9 @@ def test_sysctls(pod: v1.Pod, message: str | None) -> None:
 def test_sysctl_patterns_and_kernels() -> None:
     with pytest.raises(ValueError, match="not known to be namespaced"):
         SysctlAllowlist(["vm.*"])
+    for bad in ("net.*.forwarding", "net.ipv4.", "*.", "net.core.x" * 30):
+        with pytest.raises(ValueError, match="match regex"):
+            SysctlAllowlist([bad])
     assert "net.ipv4.tcp_rmem" not in safe_sysctls("4.9.0")
     assert "net.ipv4.tcp_rmem" in safe_sysctls("4.15")
     assert normal_sysctl("net/ipv4/conf/eno2.100/rp_filter") == "net.ipv4.conf.eno2/100.rp_filter"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
+from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
 from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
@@ -199,7 +200,7 @@ def node_context(
         cgroup_v2=facts.cgroup_v2,
         cpu_cfs_quota=bool(config.cpu_cfs_quota),
         cpu_cfs_quota_period_us=round(period * 1_000_000),
-        cluster_dns=tuple(config.cluster_dns),
+        cluster_dns=tuple(str(ip) for text in config.cluster_dns if (ip := parse_ip(text)) is not None),
         cluster_domain=config.cluster_domain,
         host_ips=host_ips,
         node_ips=node_ips,

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.ip import parse_ip
+
 _SIOCGIFADDR: Final = 0x8915
 _IPV4_ROUTES: Final = "/proc/net/route"
 _IPV6_ROUTES: Final = "/proc/net/ipv6_route"
@@ -60,7 +62,7 @@ def parse_node_ip_flag(text: str) -> NodeIPs:
     `ParseNodeIPArgument`). Raises ValueError for addresses that do not go together.
     """
     parts = [part.strip() for part in text.split(",")] if text else []
-    parsed = [_parse(part) for part in parts]
+    parsed = [parse_ip(part) for part in parts]
     addresses = [address for address in parsed if address is not None]
     ignored = tuple(part for part, address in zip(parts, parsed, strict=True) if address is None)
     if len(addresses) > 2 or (len(addresses) == 2 and addresses[0].version == addresses[1].version):
@@ -70,20 +72,6 @@ def parse_node_ip_flag(text: str) -> NodeIPs:
     if len(addresses) == 1 and addresses[0].is_unspecified:
         return NodeIPs(unspecified=str(addresses[0]), ignored=ignored)
     return NodeIPs(tuple(str(address) for address in addresses), ignored=ignored)
-
-
-def _parse(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address as Go's libraries read it: zeros may lead in IPv4, an IPv4 address in IPv6's clothes is one,
-    zones are none.
-    """
-    sloppy = text if ":" in text else ".".join(part.lstrip("0") or part[:1] for part in text.split("."))
-    try:
-        address = ipaddress.ip_address(sloppy)
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address):
-        return None if address.scope_id else address.ipv4_mapped or address
-    return address
 
 
 def parse_node_ips(text: str) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ _SAFE: Final = {
     "net.ipv4.tcp_rmem": (4, 15),
     "net.ipv4.tcp_wmem": (4, 15),
 }
+_LONGEST: Final = 253
+# A star stands at the end only: elsewhere all behind it would count as allowed.
+_PATTERN: Final = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]"
 
 
 def safe_sysctls(kernel: str) -> list[str]:
@@ -44,6 +47,10 @@ class SysctlAllowlist:
         self._names: dict[str, str] = {}
         self._prefixes: dict[str, str] = {}
         for pattern in patterns:
+            if len(pattern) > _LONGEST or not re.fullmatch(_PATTERN, pattern):
+                raise ValueError(
+                    f'sysctl "{pattern}" must have at most {_LONGEST} characters and match regex {_PATTERN}'
+                )
             name, star, _ = normal_sysctl(pattern).partition("*")
             namespace = sysctl_namespace(name)
             if not namespace:
