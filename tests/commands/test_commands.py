@@ -614,6 +614,12 @@ def test_events_by_their_own_command(
     ):
         assert run(agent, "events", *asked, "-o", "jsonpath={.items[*].reason}") == 0
         assert capsys.readouterr().out.split() == reasons
+    PODS.append({**POD, "metadata": {**POD["metadata"], "namespace": "other"}})
+    try:
+        assert run(agent, "events", "--for", "web", "-o", "name") == 0  # wherever it is
+    finally:
+        PODS.pop()
+    assert capsys.readouterr().out == "event/web-node1.3\n"
     assert run(agent, "get", "events", "--sort-by=.reason", "-o", "jsonpath={.items[*].reason}") == 0
     assert capsys.readouterr().out == "BackOff NodeReady"
     assert run(agent, "get", "events", "--sort-by=.count", "-o", "jsonpath={.items[*].count}") == 0

@@ -9,7 +9,7 @@ from typing import Final
 
 from trio_kubelet.commands.client import AgentRefused, ask
 from trio_kubelet.commands.event_text import namespace_of
-from trio_kubelet.commands.render import Json, find_pod
+from trio_kubelet.commands.render import Json, find_pod, pods_named
 
 KINDS: Final = {
     **dict.fromkeys(("pods", "pod", "po"), "pod"),
@@ -88,10 +88,7 @@ def events(socket_path: str, after: int = 0) -> list[Json]:
 
 
 def whole_names(options: argparse.Namespace, socket_path: str) -> list[str]:
-    """What `NAME` or `KIND/NAME` are in full: pods may be named without the node's name at the end.
-
-    Raises SeveralPods.
-    """
+    """What `NAME` or `KIND/NAME` are in full: pods may be named without the node's name at the end."""
     if not options.names:
         return []
     there = pods(options.namespace, socket_path)
@@ -99,8 +96,8 @@ def whole_names(options: argparse.Namespace, socket_path: str) -> list[str]:
     for asked in options.names:
         word, slash, name = asked.rpartition("/")
         kind = KINDS.get(word.lower(), word)
-        pod = find_pod(there, name) if kind in ("", "pod") else None
-        whole.append(f"{kind}{slash}{pod['metadata']['name'] if pod else name}")
+        named = pods_named(there, name) if kind in ("", "pod") else []
+        whole.append(f"{kind}{slash}{named[0]['metadata']['name'] if named else name}")
     return whole
 
 

@@ -26,13 +26,18 @@ def find_pod(pods: Iterable[Json], name: str) -> Json | None:
 
     Raises SeveralPods.
     """
-    candidates = list(pods)
-    found = [pod for pod in candidates if pod["metadata"]["name"] == name]
-    found = found or [pod for pod in candidates if pod["metadata"]["name"] == _static_name(pod, name)]
+    found = pods_named(pods, name)
     namespaces = sorted({pod["metadata"].get("namespace", "") for pod in found})
     if len(namespaces) > 1:
         raise SeveralPods(f"pod {name!r} is in the namespaces {', '.join(namespaces)}: choose one with -n")
     return found[0] if found else None
+
+
+def pods_named(pods: Iterable[Json], name: str) -> list[Json]:
+    """The pods of that name, else the static pods that have it without the node's name at the end."""
+    candidates = list(pods)
+    found = [pod for pod in candidates if pod["metadata"]["name"] == name]
+    return found or [pod for pod in candidates if pod["metadata"]["name"] == _static_name(pod, name)]
 
 
 def _static_name(pod: Json, name: str) -> str:
