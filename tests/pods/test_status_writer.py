@@ -18,7 +18,7 @@ from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.pods.status import writer
 from trio_kubelet.pods.status.patch import status_to_write
 from trio_kubelet.pods.status.writer import BREATH, PAUSES
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.serve import Hijack, Request, Response
 
 Clock = trio.testing.MockClock
 
@@ -227,6 +227,38 @@ async def test_an_error_about_one_pod_delays_no_other(code: int, reason: str, au
         desk.server.refuse = lambda request: None
         await trio.sleep(46)
         assert desk.ready("bad")
+
+
+@pytest.mark.parametrize("fault", ["hangs", "unavailable"])
+async def test_one_pod_without_an_answer_holds_up_no_other(autojump_clock: Clock, fault: str) -> None:
+    """As when a webhook of its namespace does not answer: the server is there for all others."""
+    desk = Desk()
+    uids = {name: desk.create(name) for name in ("stuck", *(f"p{number}" for number in range(10)))}
+    desk.look()
+    handle, mended = desk.server.handle, trio.Event()
+
+    async def handled(request: Request) -> Response | Hijack:
+        if request.method == "PATCH" and "/stuck/" in request.path and not mended.is_set():
+            if fault == "unavailable":
+                return Response(status=503)
+            await mended.wait()
+        return await handle(request)
+
+    desk.server.handle = handled  # type: ignore[method-assign]
+    async with desk.at_work():
+        desk.say(uids["stuck"])
+        await trio.sleep(200)  # with nobody else to tell of
+        for number in range(50):
+            name = f"p{number % 10}"
+            desk.say(uids[name], message=str(number))
+            await trio.sleep(0.1)
+            assert desk.status(name)["message"] == str(number)
+            desk.look()
+            await trio.sleep(7)
+        assert desk.count("PATCH") < 50 + 50
+        mended.set()
+        await trio.sleep(46)
+        assert desk.ready("stuck")
 
 
 async def test_a_server_that_asks_for_patience_gets_it(autojump_clock: Clock) -> None:

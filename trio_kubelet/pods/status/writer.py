@@ -5,9 +5,12 @@ always with its latest status, so that nothing is written twice or out of order 
 costs one request after another, not a queue of them. What to write follows from what the server shows (as
 the source last told, and what it answered us), so a restarted agent begins with nothing to write.
 
-Without an answer everything waits, and one request with back-off tries whether the server is there again. An
-error about one pod delays that pod alone. Every ten seconds what others have changed on the server is put
-right (kubelet: `syncBatch`), and so is what a server put back to an older state has forgotten.
+Without an answer everything waits, and one request with back-off tries whether the server is there again. It
+may be one pod's own trouble, too (a webhook that hangs), so the first request of another pod need not wait;
+when others are answered in between, it is, and that pod waits alone, as after an error about it.
+
+Every ten seconds what others have changed on the server is put right (kubelet: `syncBatch`), and so is what a
+server put back to an older state has forgotten.
 """
 
 from __future__ import annotations
@@ -106,6 +109,10 @@ class StatusWriter:
         self._since: dict[str, float] = {}  # Trio time of the first change that is not written
         self._failures = 0  # requests in a row without an answer
         self._paused_until = -math.inf
+        self._asked_until = -math.inf  # the server wants to be left alone until then
+        self._answers = 0
+        self._suspects: dict[str, int] = {}  # pods without an answer, with how many answers others had then
+        self._may_try = False  # one that is no suspect need not wait for the others
         self._wake = trio.Event()
         self._duration = status_sync_durations(registry)
         statuses.changed.listen(self._changed)
@@ -127,6 +134,7 @@ class StatusWriter:
         if self._failures:
             soon = trio.current_time() + WAKE_WITHIN * random.random()
             self._paused_until = min(self._paused_until, soon)
+            self._asked_until = min(self._asked_until, soon)
             self._wake.set()
 
     @property
@@ -165,7 +173,7 @@ class StatusWriter:
         while True:
             await trio.sleep(RECONCILE_PERIOD)
             known = self._statuses.all()
-            for kept in (self._entries, self._due, self._later, self._since):
+            for kept in (self._entries, self._due, self._later, self._since, self._suspects):
                 for uid in [uid for uid in kept if uid not in known and uid not in self._busy]:
                     del kept[uid]
             for uid, status in known.items():
@@ -197,17 +205,26 @@ class StatusWriter:
         now = trio.current_time()
         for uid in [uid for uid, moment in self._later.items() if moment <= now]:
             self._mark(uid)
+        if now < self._asked_until:
+            return self._asked_until
+        for uid in self._next_ones(now):
+            del self._due[uid]
+            self._busy.add(uid)
+            nursery.start_soon(self._write, uid)
         if now < self._paused_until:
             return self._paused_until
-        limit = 1 if self._failures else PARALLEL
-        for uid in list(self._due):
-            if len(self._busy) >= limit:
-                break
-            if uid not in self._busy:
-                del self._due[uid]
-                self._busy.add(uid)
-                nursery.start_soon(self._write, uid)
         return min(self._later.values(), default=math.inf)
+
+    def _next_ones(self, now: float) -> list[str]:
+        """The pods to be written now."""
+        waiting = [uid for uid in self._due if uid not in self._busy]
+        if not self._failures:
+            return waiting[: PARALLEL - len(self._busy)]
+        unsuspected = [uid for uid in waiting if uid not in self._suspects]
+        if unsuspected and self._may_try:
+            self._may_try = False
+            return unsuspected[:1]
+        return (unsuspected or waiting)[:1] if now >= self._paused_until and not self._busy else []
 
     async def _write(self, uid: str) -> None:
         """One pod, once; what goes wrong decides when it is tried again."""
@@ -249,10 +266,10 @@ class StatusWriter:
         if len(entry.attempts) >= MOST_ATTEMPTS:
             entry.answer = (await self._client.get(pod_path(target), v1.Pod)).status
             entry.attempts.clear()
-            self._answered()
+            self._answered(uid)
         shown = await self._write_status(entry, status, target)
         if not entry.deleted and may_be_deleted(target, shown, status.finished):
-            entry.deleted = await self._delete(target)
+            entry.deleted = await self._delete(uid, target)
         entry.failures = 0
         if is_terminal_phase(status.status.phase) and not is_terminal_phase(shown.phase):
             self._later.setdefault(uid, trio.current_time() + HELD_PAUSE)
@@ -281,12 +298,12 @@ class StatusWriter:
                 raise
             entry.answer = answer.status
             entry.attempts.clear()
-            self._answered()
+            self._answered(status.pod.metadata.uid)
             log.v(3).info("Status of pod written", pod=target, podUID=entry.uid, version=status.version)
         entry.seen = target.status
         return wanted
 
-    async def _delete(self, pod: v1.Pod) -> bool:
+    async def _delete(self, uid: str, pod: v1.Pod) -> bool:
         """Takes the pod off the server; another of its name is not touched. Whether the server did it.
 
         If it says that there is no such pod (any more), the source will soon say so, too; until then this is
@@ -297,53 +314,67 @@ class StatusWriter:
         except APIError as exc:
             if not exc.not_found and not exc.conflict:
                 raise
-            self._answered()
+            self._answered(uid)
             return False
-        self._answered()
+        self._answered(uid)
         log.v(3).info("Pod fully terminated and removed from the API server", pod=pod)
         return True
 
     # When it fails
 
-    def _answered(self) -> None:
+    def _answered(self, uid: str) -> None:
+        self._answers += 1
+        self._suspects.pop(uid, None)
         if self._failures:
             log.info("The API server answers again, writing statuses", waiting=len(self._since))
             self._failures = 0
+            self._paused_until = -math.inf
 
     def _no_answer(self, uid: str, exc: APIUnavailable | APIError) -> None:
         """The server is away or wants to be left alone: everything waits. Requests that were under way count
-        as one.
+        as one. If others are answered while this pod is not, it waits alone.
         """
         now = trio.current_time()
+        before = self._suspects.get(uid)
+        self._suspects[uid] = self._answers
+        if before is not None and before < self._answers:
+            self._hold_back(uid, exc)
+            return
         self._due[uid] = None
-        if now < self._paused_until:
+        if now < max(self._paused_until, self._asked_until):
             return
         if not self._failures:
             log.warning("Statuses of pods wait for the API server", err=exc)
         self._failures += 1
-        pause = PAUSES.after(self._failures, random.random())
+        self._may_try = before is not None
         if isinstance(exc, APIError) and exc.retry_after is not None:
-            pause = exc.retry_after * (1 + 0.5 * random.random())
-        self._paused_until = now + pause
+            self._asked_until = now + exc.retry_after * (1 + 0.5 * random.random())
+        else:
+            self._paused_until = now + PAUSES.after(self._failures, random.random())
 
     def _refused(self, uid: str, exc: APIError) -> None:
         """An error about one pod. If it is gone, or has a successor, the source will soon tell of it."""
         if exc.code in BUSY or exc.code == 401:
             self._no_answer(uid, exc)
             return
-        self._answered()
+        self._answered(uid)
         entry, status = self._entries.get(uid), self._statuses.versioned(uid)
-        if entry is None or status is None:
-            return
-        if exc.not_found:
+        if entry is not None and status is not None and exc.not_found:
             target = self._target(uid, status)
             entry.written = status.version
             entry.seen = target.status if target is not None else None
             return
+        self._hold_back(uid, exc)
+
+    def _hold_back(self, uid: str, exc: APIUnavailable | APIError) -> None:
+        """This pod alone waits."""
+        entry, status = self._entries.get(uid), self._statuses.versioned(uid)
+        if entry is None or status is None:
+            return
         entry.failures += 1
+        code, retry_after = (exc.code, exc.retry_after) if isinstance(exc, APIError) else (None, None)
         say = log.error if entry.failures == 1 else log.v(2).error
-        say("Failed to update status for pod", pod=status.pod, podUID=uid, code=exc.code, err=exc)
-        pause = PAUSES.after(entry.failures, random.random())
-        if exc.retry_after is not None:
-            pause = max(pause, exc.retry_after)
-        self._later[uid] = trio.current_time() + pause
+        say("Failed to update status for pod", pod=status.pod, podUID=uid, code=code, err=exc)
+        self._later[uid] = trio.current_time() + max(
+            PAUSES.after(entry.failures, random.random()), retry_after or 0.0
+        )
