@@ -14,6 +14,9 @@ import yaml
 
 from trio_kubelet.common.mountinfo import mounts_from
 from trio_kubelet.config.load import ConfigurationError
+from trio_kubelet.cri.connect import open_cri
+from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import command
 from trio_kubelet.standalone.agent import AgentPorts
 from trio_kubelet.standalone.layout import NodeLayout
@@ -104,6 +107,15 @@ async def test_nothing_is_left_of_a_simulated_node_of_roots(tmp_path: Path) -> N
     assert mounts_from(str(layout.base)) == []
     assert not layout.base.exists()
     assert (precious / "data").exists()
+
+
+async def test_what_a_simulated_node_does_not_have_is_said(tmp_path: Path) -> None:
+    options = command.parse([str(tmp_path), "--simulated"])
+    async with command._simulated_node(options) as layout, open_cri(layout.endpoint) as (runtime, _):
+        with pytest.raises(CRIError, match="a simulated container has no commands"):
+            await runtime.exec(cri.ExecRequest(container_id="c", cmd=["date"]))
+        with pytest.raises(CRIError, match="a simulated container has no ports"):
+            await runtime.port_forward("s", [80])
 
 
 @pytest.mark.parametrize(("flags", "shown"), [((), True), (("--node-page=false",), False)])

@@ -218,6 +218,7 @@ async def _settings(
 async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
     """A node whose containers are only pretended, in a temporary directory; works without root."""
     from trio_kubelet.common.clock import SystemClock
+    from trio_kubelet.sim.faults import Fault, Faults, Kind
     from trio_kubelet.sim.runtime import SimRuntime
     from trio_kubelet.sim.server import serve
     from trio_kubelet.sim.service import SimService
@@ -225,7 +226,11 @@ async def _simulated_node(options: Options) -> AsyncIterator[NodeLayout]:
     base = Path(await STANDALONE.run(tempfile.mkdtemp, "", SIMULATED_PREFIX))
     try:
         layout = NodeLayout(options.name, base, next(cni.POOL.subnets(new_prefix=cni.PREFIX)))
-        service = SimService(SimRuntime(0), SystemClock(), write_logs=True)
+        streams = [
+            Fault(Kind.FAIL, method, code="UNIMPLEMENTED", message=f"a simulated container has no {what}")
+            for method, what in (("Exec", "commands"), ("Attach", "terminal"), ("PortForward", "ports"))
+        ]
+        service = SimService(SimRuntime(0), SystemClock(), faults=Faults(streams), write_logs=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
             async with serve(service, str(layout.socket)):
