@@ -32,40 +32,47 @@ async def come_first() -> None:
     """Has the thread it is called in, the event loop's, come first until cancelled.
 
     Returns at once, and leaves everything as it is, where the agent may not (the capability CAP_SYS_NICE, a
-    unit with `RestrictRealtime=`, cgroup v1 with real-time groups) or where whoever started it has chosen how
-    it is scheduled.
+    unit with `RestrictRealtime=`, cgroup v1 with real-time groups, a C library without such calls) or where
+    whoever started it has chosen how it is scheduled.
     """
-    if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
-        return
+    try:
+        if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER:
+            await _stay_first()
+    except OSError as exc:
+        log.v(2).info("The event loop may not come before other processes", err=exc)
+
+
+async def _stay_first() -> None:
+    """Raises OSError where the agent may not; all is as it was then."""
     token = trio.lowlevel.current_trio_token()
 
     def step_back(*_: object) -> None:
         """Between two instructions of the loop."""
-        _schedule(os.SCHED_OTHER, 0)
+        _schedule(os.SCHED_OTHER)
         token.run_sync_soon(tired.set)
 
-    lowest = os.sched_get_priority_min(os.SCHED_RR)
     limits = resource.getrlimit(resource.RLIMIT_RTTIME)
     handler = signal.signal(signal.SIGXCPU, step_back)
     try:
         while True:
             tired = trio.Event()
             _limit(limits[1])  # the kernel raises it with each signal
-            _schedule(os.SCHED_RR, lowest)
+            _schedule(os.SCHED_RR)
             await tired.wait()
             log.v(4).info("The event loop computed for long and comes first no more for a while")
             await trio.sleep(REST)
-    except PermissionError as exc:
-        log.v(2).info("The event loop may not come before other processes", err=exc)
     finally:
-        _schedule(os.SCHED_OTHER, 0)
+        _schedule(os.SCHED_OTHER)
         resource.setrlimit(resource.RLIMIT_RTTIME, limits)
         signal.signal(signal.SIGXCPU, handler)
 
 
-def _schedule(policy: int, priority: int) -> None:
-    """Of this thread alone: threads and processes it starts begin like all others. Raises PermissionError."""
-    os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+def _schedule(policy: int) -> None:
+    """At the policy's lowest priority, and of this thread alone: threads and processes it starts begin like
+    all others. Raises OSError.
+    """
+    lowest = os.sched_param(os.sched_get_priority_min(policy))
+    os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, lowest)
 
 
 def _limit(most: int) -> None:
