@@ -6,7 +6,10 @@ import copy
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trio_kubelet.commands.output import escaped
 from trio_kubelet.commands.pod_text import describe_pod
 from trio_kubelet.commands.render import SeveralPods, aligned, find_pod, pod_table
 
@@ -332,6 +335,50 @@ def test_what_a_pod_wrote_does_not_look_like_a_field() -> None:
     assert "      Message:      bad" in lines
     begins = [line for line in lines if line.startswith(("Ready:", "    Ready:"))]
     assert begins == ["    Ready:          True", "    Ready:          False"]  # of the two containers
+
+
+def a_pod_that_says(text: str) -> dict[str, Any]:
+    pod = copy.deepcopy(POD)
+    pod["metadata"] |= {"annotations": {"a": text}, "labels": {"l": text}}
+    pod["status"] |= {"message": text, "reason": text}
+    pod["status"]["conditions"][0]["reason"] = text
+    ended = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
+    ended |= {"message": text, "reason": text}
+    pod["spec"]["volumes"] = [
+        {
+            "name": "v",
+            "hostPath": {"path": text},
+        }
+    ]
+    pod["spec"]["containers"][0] |= {
+        "image": text,
+        "command": [text],
+        "env": [{"name": text, "valueFrom": {"secretKeyRef": {"name": text, "key": text}}}],
+        "volumeMounts": [{"mountPath": text, "name": "v", "subPath": text}],
+        "livenessProbe": {"exec": {"command": [text]}},
+    }
+    return pod
+
+
+LINE_ENDS = ["\n", "\r", "\x0b", "\x0c", "\x1b[2J", "\x85", "\u2028", "\u202e", "\x9b1A", "Ready:  True"]
+
+
+@given(st.lists(st.sampled_from(LINE_ENDS) | st.text(max_size=5)).map("".join))
+def test_whatever_a_pod_says_its_fields_are_those_of_any_other(text: str) -> None:
+    def fields_of(pod: dict[str, Any]) -> list[str]:
+        story = [{**STORY[0], "text": pod["status"]["message"]}]
+        lines = "\n".join(describe_pod(pod, [], story, NOW)).split("\n")
+        return [line.partition(":")[0] for line in lines if line[:1] != " "]
+
+    said, calm = a_pod_that_says(text), a_pod_that_says("x")
+    assert [each for each in fields_of(said) if each not in ("Reason", "Message")] == [
+        each for each in fields_of(calm) if each not in ("Reason", "Message")
+    ]
+    assert len(pod_table([said], NOW)) == 2
+    assert all(map(str.isprintable, pod_table([said], NOW, wide=True)))
+    assert all(
+        map(str.isprintable, escaped("\n".join(describe_pod(said, [], [], NOW)), keep="\n").split("\n"))
+    )
 
 
 def test_columns_are_aligned() -> None:
