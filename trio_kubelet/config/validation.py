@@ -54,6 +54,12 @@ _DURATIONS: Final[dict[str, tuple[float, float | None]]] = {
     "image_minimum_gc_age": (0.0, None),
     "image_maximum_gc_age": (0.0, None),
     "container_log_monitor_interval": (3.0, None),
+    # Less makes no sense: a kubelet ends with a panic, does nothing else any more, or overlooks it.
+    "streaming_connection_idle_timeout": (0.0, None),
+    "file_check_frequency": (1e-9, None),
+    "http_check_frequency": (1e-9, None),
+    "cpu_manager_reconcile_period": (1e-9, None),
+    "node_status_update_frequency": (1e-9, None),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "topology_manager_policy": ("none", "best-effort", "restricted", "single-numa-node"),
