@@ -239,6 +239,18 @@ def test_addresses() -> None:
     assert [ip.ip for ip in status.pod_ips or ()] == ["192.0.2.1", "fd00::5"]
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Running"])
+def test_a_pod_that_is_over_keeps_its_addresses_over_a_restart_of_the_agent(phase: str) -> None:
+    """Its sandbox has none any more, and the agent that saw them is gone."""
+    ips = [v1.PodIP(ip="10.0.0.1"), v1.PodIP(ip="fd00::1")]
+    shown = v1.PodStatus(phase=phase, pod_ip="10.0.0.1", pod_ips=ips)
+    pod = api_pod(status=shown, restart_policy="Never")
+    for old in (shown, None):
+        status = generate(pod, observed(ready=False, ips=()), old)
+        kept = ips if phase != "Running" else None
+        assert (status.pod_ips, status.pod_ip) == (kept, "10.0.0.1" if kept else "")
+
+
 # Probes
 
 

@@ -63,6 +63,28 @@ def test_a_restart_flips_no_ready_pod(tmp_path: Path) -> None:
     simulate(1, story)
 
 
+def test_a_restart_writes_nothing_about_a_pod_that_is_over(tmp_path: Path) -> None:
+    """Its sandbox has ended, and with it the address that is shown; nobody but the API server knows it."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        node.create("api0", 1, 2, "Never")
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(10)
+            [container] = node.running_containers()
+            node.runtime.kill(container.id, node.service.now_ns())
+            await trio.sleep(60)
+            assert node.store.get("pods", "default", "api0")["status"]["podIP"]
+            before = node.store.version
+            node.kill_agent()
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            assert node.store.version == before
+
+    simulate(1, story)
+
+
 @pytest.mark.parametrize("ready_for", [0.0, 3.0])
 def test_a_restart_flips_no_pod_that_is_ready_since_a_moment(tmp_path: Path, ready_for: float) -> None:
     """A container that is as young as the agent has been said to be ready, too."""

@@ -61,6 +61,8 @@ def generate_status(
     )
     phase, reason, message = _settle_phase(pod, phase, old, inputs.now_ns)
     ips = sort_ips(observed.ips, inputs.ipv6_first)
+    if not ips and is_terminal_phase(phase):  # no agent since its end may have seen them
+        ips = [ip.ip for ip in old.pod_ips or pod.status.pod_ips or ()]
     containers = {container.name: container for container in regular_containers(pod.spec)}
     status = v1.PodStatus(
         phase=phase,
