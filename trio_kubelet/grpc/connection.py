@@ -5,18 +5,22 @@
 * A stream that begins on a connection that was lost meanwhile fails; grpclib would wait for ever.
 * A DATA frame is not formatted for h2's trace log that nobody reads: of a list of 8 MB that is half of the
   client's CPU time.
+* What a peer sends without a pause, whatever kind of frames it is, has a share of the agent's time; grpclib
+  would do nothing else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import Message
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import StreamTerminatedError
-from grpclib.protocol import EventsProcessor, Stream
+from grpclib.protocol import EventsProcessor, H2Protocol, Stream
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
@@ -33,6 +37,40 @@ from trio_kubelet.grpc.framing import Splitter, announced
 
 # h2 remembers streams that have ended, to know frames for them that come late. Its own 65,536 are megabytes.
 _REMEMBERED_STREAMS: Final = 4096
+_CHUNK: Final = 16 << 10
+"""Bytes that are taken at once: of the smallest frames, which cost the most, a thousand."""
+_BURST: Final = 0.05
+"""Seconds of work for one connection after which it has its share."""
+_SHARE: Final = 0.2
+_MOST_UNREAD: Final = 1 << 20
+"""Bytes that wait for a peer which does not read: answers to its pings mostly, calls wait for room."""
+
+
+class PacedProtocol(H2Protocol):
+    """A connection whose peer has a fifth of the agent's time when it sends without a pause, and is hung up
+    on when it does not read what it is sent.
+    """
+
+    _worked = 0.0
+    _since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._transport = transport
+        transport.max_size = _CHUNK
+
+    def data_received(self, data: bytes) -> None:
+        now, began = time.monotonic(), time.thread_time()
+        self._worked = max(0.0, self._worked - _SHARE * (now - self._since))
+        self._since = now
+        super().data_received(data)
+        self._worked += time.thread_time() - began
+        if self._transport.get_write_buffer_size() > _MOST_UNREAD:
+            self._transport.abort()
+        elif self._worked > _BURST:
+            self._transport.pause_reading()
+            rest = (self._worked - _BURST) / _SHARE
+            asyncio.get_running_loop().call_later(rest, self._transport.resume_reading)
 
 
 class MessageCodec(CodecBase):

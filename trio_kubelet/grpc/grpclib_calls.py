@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 from h2.exceptions import H2Error
 
-from trio_kubelet.grpc.connection import MessageCodec, prepare, tune_h2
+from trio_kubelet.grpc.connection import MessageCodec, PacedProtocol, prepare, tune_h2
 from trio_kubelet.grpc.doors import Sink
 from trio_kubelet.grpc.errors import (
     Code,
@@ -98,6 +98,10 @@ class _Wire(grpclib.client.Channel):
         self.connections = 0
         self.streams: dict[int, Any] = {}
         self._max_message = max_message
+
+    def _protocol_factory(self) -> H2Protocol:
+        made = super()._protocol_factory()
+        return PacedProtocol(made.handler, made.config, made.h2_config)
 
     async def _create_connection(self) -> H2Protocol:
         protocol = await super()._create_connection()

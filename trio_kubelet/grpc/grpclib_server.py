@@ -18,7 +18,7 @@ from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.grpc.connection import MessageCodec, prepare, tune_h2
+from trio_kubelet.grpc.connection import MessageCodec, PacedProtocol, prepare, tune_h2
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.grpc.server import Answer, Service
@@ -104,7 +104,7 @@ class HangingUpServer(Server):
         await self.wait_closed()
 
 
-class _Protocol(H2Protocol):
+class _Protocol(PacedProtocol):
     def __init__(self, handler: Any, config: Configuration, h2_config: Any, max_message: int) -> None:
         super().__init__(handler, config, h2_config)
         self._max_message = max_message
