@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Collection
 from functools import partial
 
@@ -118,6 +120,38 @@ async def test_hung_unmounts_hold_up_nobody_else_and_are_told(
         await world.until(lambda: "good" not in world.directories.there, seconds=10)
         await trio.sleep(STEP_DEADLINE)
         assert capfd.readouterr().err.count("Cleaning up after a pod hangs") >= len(hung)
+
+
+async def test_what_cannot_be_removed_is_told_once_and_again_when_the_cause_is_another(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """kubernetes 60987: a line with every housekeeping for each directory filled the log."""
+    world, code = World(), errno.EBUSY
+    remove = world.directories.remove
+
+    async def refused(uid: str) -> None:
+        if code:
+            raise OSError(code, os.strerror(code), f"/pods/{uid}")
+        await remove(uid)
+
+    def told() -> int:
+        return capfd.readouterr().err.count("Failed to clean up after a pod")
+
+    monkeypatch.setattr(world.directories, "remove", refused)
+    world.directories.there |= {"left0", "left1"}
+    async with world.running():
+        await world.add()
+        await trio.sleep(600)
+        assert told() == 2
+        code = errno.EROFS
+        await trio.sleep(600)
+        assert told() == 2
+        code = 0
+        await world.until(lambda: not world.directories.there, seconds=60)
+        code = errno.EROFS
+        world.directories.there.add("left0")
+        await trio.sleep(600)
+        assert told() == 1
 
 
 async def test_a_defect_met_while_cleaning_up_stays_with_its_pod(autojump_clock: trio.abc.Clock) -> None:

@@ -7,7 +7,7 @@ when the agent is killed here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import trio
 
@@ -35,6 +35,8 @@ STEP_DEADLINE = 120.0  # seconds for what is left of one pod
 PARALLEL = 8
 LENT = 2.0  # seconds for which one that takes long keeps its turn
 ASIDE = 64  # so many go on without one
+TOLD = 1000
+"""So many failures are remembered, to tell of each once: housekeeping asks for what is left ever again."""
 
 
 class Cleaner:
@@ -69,6 +71,7 @@ class Cleaner:
         self._groups: dict[str, None] = {}
         self._prunes: dict[tuple[str, str], bool] = {}
         self._under_way: set[str] = set()
+        self._told: dict[tuple[str, str], str] = {}  # of which pod, of what, and why it failed
         self._collect = trio.Event()
         self._wake = trio.Event()
 
@@ -179,9 +182,21 @@ class Cleaner:
             with trio.fail_after(STEP_DEADLINE):
                 yield
         except trio.TooSlowError:
-            log.warning("Cleaning up after a pod hangs", podUID=uid, what=what, seconds=STEP_DEADLINE)
+            say = self._say(uid, what, "hangs")
+            say("Cleaning up after a pod hangs", podUID=uid, what=what, seconds=STEP_DEADLINE)
         except Exception as exc:
-            log.warning("Failed to clean up after a pod", podUID=uid, what=what, err=exc)
+            say = self._say(uid, what, error_words(exc))
+            say("Failed to clean up after a pod", podUID=uid, what=what, err=exc)
+        else:
+            self._told.pop((uid, what), None)
+
+    def _say(self, uid: str, what: str, why: str) -> Callable[..., None]:
+        """How to tell of a failure: quietly once it was told."""
+        before = self._told.pop((uid, what), None)
+        self._told[uid, what] = why
+        if len(self._told) > TOLD:
+            del self._told[next(iter(self._told))]
+        return log.v(4 if before == why else 0).warning
 
     async def _gc(self, *, evict_non_deleted_pods: bool = False) -> None:
         if self._states is None:
