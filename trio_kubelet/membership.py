@@ -149,7 +149,9 @@ class Membership:
 async def open_membership(base: Base) -> AsyncIterator[Membership]:
     """The membership that flags ask for, not yet joined."""
     metrics = KubeMetrics(base.registry)
-    async with closing(Connections(base.clock, limits(base.config), metrics)) as connections:
+    streams_lists = base.gates.enabled("WatchListClient")
+    lanes = Connections(base.clock, limits(base.config), metrics, streams_lists=streams_lists)
+    async with closing(lanes) as connections:
         yield Membership(base=base, connections=connections, metrics=metrics)
 
 

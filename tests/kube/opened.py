@@ -17,8 +17,11 @@ async def open_connections(
     clock: Clock,
     limits: RateLimits = RateLimits(),  # noqa: B008 - frozen
     metrics: KubeMetrics | None = None,
+    *,
+    streams_lists: bool = True,
 ) -> AsyncIterator[Connections]:
     """The lanes to the server of `config`, whatever proxies the environment names."""
-    async with closing(Connections(clock, limits, metrics, {})) as connections:
+    lanes = Connections(clock, limits, metrics, {}, streams_lists=streams_lists)
+    async with closing(lanes) as connections:
         await connections.open(config)
         yield connections

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.opened import open_connections
 from tests.kube.test_network import create_event
-from tests.kube.test_reflector import eventually
+from tests.kube.test_reflector import a_pod, eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.kube.client import KubeClient
@@ -19,6 +19,7 @@ from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
+from trio_kubelet.kube.reflector import Reflector
 
 
 def test_zero_is_the_default_and_less_is_no_limit() -> None:
@@ -109,3 +110,22 @@ async def test_requests_wait_until_it_is_known_how_to_reach_the_server() -> None
             assert not server.requests
             await to.open(ClientConfig(server=url))
         assert sorted(events) == ["followed", "written"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_lists_are_streamed_unless_that_is_switched_off(streams: bool) -> None:
+    server = APIServer()
+    server.store.create("pods", "d", a_pod("a"))
+    async with (
+        serving(server) as url,
+        open_connections(ClientConfig(server=url), SystemClock(), streams_lists=streams) as to,
+        trio.open_nursery() as nursery,
+    ):
+        reflector: Reflector[v1.Pod] = Reflector(to.api, "/api/v1/pods", v1.Pod)
+        nursery.start_soon(reflector.run)
+        with trio.fail_after(60):
+            await reflector.synced.wait()
+        assert list(reflector.objects) == ["d/a"]
+        nursery.cancel_scope.cancel()
+    streamed = [request for request in server.requests if "sendInitialEvents" in str(request)]
+    assert bool(streamed) is streams

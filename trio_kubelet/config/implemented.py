@@ -233,6 +233,7 @@ GATES: Final = frozenset(
         "SupplementalGroupsPolicy",
         "TaintTolerationComparisonOperators",
         "UserNamespacesHostNetworkSupport",
+        "WatchListClient",
     }
 )
 

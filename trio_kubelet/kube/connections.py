@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.token_bucket import TokenBucket
@@ -27,7 +28,7 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
-from trio_kubelet.kube.errors import APIUnavailable
+from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.metrics import KubeMetrics
 
@@ -64,8 +65,10 @@ class APILane:
     So whatever asks the server can be made before it is known how to reach it.
     """
 
-    def __init__(self, limiter: TokenBucket | None) -> None:
+    def __init__(self, limiter: TokenBucket | None, *, streams_lists: bool = True) -> None:
+        """`streams_lists` False: whoever wants a list by a watch is refused, and reads it page by page."""
         self.limiter = limiter
+        self._streams_lists = streams_lists
         self.door: NetworkDoor | None = None
         self._opened = trio.Event()
 
@@ -83,6 +86,8 @@ class APILane:
         self, path: str, params: Mapping[str, str], ping_period: float
     ) -> AsyncIterator[EventStream]:
         """See `APIDoor`."""
+        if "sendInitialEvents" in params and not self._streams_lists:
+            raise APIError(405, v1.Status(message="lists are not streamed (feature gate WatchListClient)"))
         door = self.door or await self._once_open(OPEN_TIMEOUT)
         async with door.watch(path, params, ping_period) as events:
             yield events
@@ -104,13 +109,15 @@ class Connections:
         limits: RateLimits,
         metrics: KubeMetrics | None = None,
         environment: Mapping[str, str] = os.environ,
+        *,
+        streams_lists: bool = True,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._environment = environment
         self._credentials: Credentials | None = None
-        self.api = APILane(bucket_for(limits.api_qps, limits.api_burst))
-        self.heartbeat = APILane(None)
+        self.api = APILane(bucket_for(limits.api_qps, limits.api_burst), streams_lists=streams_lists)
+        self.heartbeat = APILane(None, streams_lists=streams_lists)
         self.events = APILane(bucket_for(limits.event_qps, limits.event_burst))
         self.statuses = APILane(bucket_for(limits.api_qps, limits.api_burst, times=STATUS_SHARE))
         self._lanes = self.api, self.heartbeat, self.events, self.statuses
