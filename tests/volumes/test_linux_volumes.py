@@ -311,6 +311,25 @@ def test_sub_path_is_bound_anew_when_it_became_another_file(root: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize("kinds", [("file", "directory"), ("directory", "file")])
+def test_sub_path_is_bound_anew_when_it_became_something_else(root: Path, kinds: tuple[str, str]) -> None:
+    """The container, which had run before, never started again."""
+    part = _sub_path(root, "x")
+    there = Path(part.volume_path, "x")
+    for kind in kinds:
+        if kind == "directory":
+            there.mkdir()
+            bind_sub_path(part)
+            assert Path(part.target).is_dir()
+            there.rmdir()
+        else:
+            there.touch()
+            bind_sub_path(part)
+            assert Path(part.target).is_file()
+            there.unlink()
+
+
+@needs_root
 def test_nothing_mounted_is_ever_removed(root: Path) -> None:
     precious, pod = root / "precious", root / "pods" / "u"
     precious.mkdir()

@@ -92,7 +92,10 @@ def _bind(descriptor: int, target: str) -> None:
             return
         unmount(target)
     make_dirs(os.path.dirname(target))
-    if stat.S_ISDIR(source.st_mode):
+    is_directory = stat.S_ISDIR(source.st_mode)
+    if os.path.lexists(target) and os.path.isdir(target) != is_directory:  # what it showed was something else
+        os.unlink(target) if is_directory else os.rmdir(target)
+    if is_directory:
         with contextlib.suppress(FileExistsError):
             os.mkdir(target, _TARGET_DIR_MODE)
     else:
