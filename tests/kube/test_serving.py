@@ -219,6 +219,37 @@ async def test_given_files_are_followed(tmp_path: Path, monkeypatch: pytest.Monk
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("held", ["pair", "authorities"])
+async def test_what_is_not_to_be_read_again_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    monkeypatch.setattr(serving, "LOOK_PERIOD", 0.05)
+    first, second = CA(), CA()
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(first.pem)
+    certificate = make(
+        files=pair_files(tmp_path, first.pair("one")),
+        client_ca_file=str(ca_file),
+        reload_pair=held != "pair",
+        reload_client_ca=held != "authorities",
+    )
+    await certificate.load()
+    before = certificate.ssl_context()
+    async with trio.open_nursery() as nursery, answering(certificate) as port:
+        nursery.start_soon(certificate.run)
+        pair_files(tmp_path, first.pair("two"))
+        ca_file.write_bytes(second.pem)
+        with trio.fail_after(60):
+            while certificate.ssl_context() is before:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        await trio.sleep(0.3)
+        assert (await look(port)).name == ("one" if held == "pair" else "two")
+        [authority] = certificate.ssl_context().get_ca_certs(binary_form=True)
+        wanted = first if held == "authorities" else second
+        assert authority == ssl.PEM_cert_to_DER_cert(wanted.pem.decode())
+        nursery.cancel_scope.cancel()
+
+
 async def test_files_that_cannot_be_used_are_one_clear_error(tmp_path: Path) -> None:
     good = pair_files(tmp_path, CA().pair("n"))
     with pytest.raises(ValueError, match="given together"):

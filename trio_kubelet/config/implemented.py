@@ -225,6 +225,8 @@ GATES: Final = frozenset(
         "PreventStaticPodAPIReferences",
         "QOSReserved",
         "ReduceDefaultCrashLoopBackOffDecay",
+        "ReloadKubeletClientCAFile",
+        "ReloadKubeletServerCertificateFile",
         "ResourceHealthStatus",
         "ResourceHealthStatusMessage",
         "RestartAllContainersOnContainerExits",

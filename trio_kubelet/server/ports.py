@@ -154,6 +154,8 @@ class Servers:
                 files=PairFiles(config.tls_cert_file, config.tls_private_key_file),
                 bootstrap=config.server_tls_bootstrap and self._client is not None,
                 client_ca_file=config.authentication.x509.client_ca_file,
+                reload_pair=self._base.gates.enabled("ReloadKubeletServerCertificateFile"),
+                reload_client_ca=self._base.gates.enabled("ReloadKubeletClientCAFile"),
             )
             await certificate.load()
         except (OSError, ValueError) as exc:

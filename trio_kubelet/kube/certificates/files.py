@@ -40,6 +40,19 @@ def file_versions(paths: Iterable[str]) -> tuple[object, ...]:
     return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
 
 
+def held(path: str) -> str:
+    """A copy of the file as it is now, in memory: a path for this process, good until it ends.
+
+    Raises OSError. Blocking.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    descriptor = os.memfd_create(os.path.basename(path))  # stays open
+    with open(descriptor, "wb", closefd=False) as copy:
+        copy.write(data)
+    return f"/proc/self/fd/{descriptor}"
+
+
 def write_whole(path: str, data: bytes, mode: int) -> None:
     """Writes a file so that nobody ever sees half of it, power cuts included. Raises OSError. Blocking."""
     temporary = f"{path}.{os.getpid()}.tmp"

@@ -18,7 +18,7 @@ import trio
 from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.certificates.files import PairFiles, file_versions
+from trio_kubelet.kube.certificates.files import PairFiles, file_versions, held
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.tls import verify_as_go
@@ -43,16 +43,21 @@ class ServingCertificate:
         *,
         client_ca_file: str = "",
         self_signed: tuple[str, str] | None = None,
+        reload_pair: bool = True,
+        reload_client_ca: bool = True,
     ) -> None:
         """`files`: given ones; `self_signed`: certificate directory and host name, to make a pair there;
         neither: none until `use`. With `client_ca_file` clients are asked for a certificate, which they may
-        leave out; one by another authority ends the handshake.
+        leave out; one by another authority ends the handshake. What is not to be read again stays as it is at
+        the start; that goes for `files` only, not for a pair of our own.
         """
         self._settings = settings
         self._clock = clock
         self._files = files
         self._client_ca = client_ca_file
         self._self_signed = self_signed
+        self._holds_pair = files is not None and not reload_pair
+        self._holds_client_ca = bool(client_ca_file) and not reload_client_ca
         self._self_signed_until_ns = -1
         self._context: ssl.SSLContext | None = None
         self._made_of: tuple[object, ...] | None = None
@@ -70,9 +75,21 @@ class ServingCertificate:
         await self._make_self_signed()
         if self._files is None:
             await CERTIFICATES.run(self._settings.context)  # settings OpenSSL does not take are told at once
-            return
-        async with self._lock:
-            await self._look(self._files)
+        else:
+            async with self._lock:
+                await self._look(self._files)
+        if self._holds_pair or self._holds_client_ca:
+            await CERTIFICATES.run(self._hold)
+
+    def _hold(self) -> None:
+        """From now on what is not to be read again is read from copies; it was looked at before."""
+        if self._holds_pair and self._files is not None:
+            certificate, key = self._files.certificate, self._files.key
+            self._files = PairFiles(held(certificate), held(key))
+        if self._holds_client_ca:
+            self._client_ca = held(self._client_ca)
+        if self._files is not None and self._context is not None:
+            self._made_of = (self._files, *self._versions(self._files))
 
     async def use(self, files: PairFiles) -> None:
         """Shows another pair from now on. Raises OSError when it cannot be used; the last one stays then."""
@@ -160,6 +177,8 @@ def serving_certificate(
     files: PairFiles,
     bootstrap: bool = False,
     client_ca_file: str = "",
+    reload_pair: bool = True,
+    reload_client_ca: bool = True,
 ) -> ServingCertificate:
     """What `tlsCertFile`, `tlsPrivateKeyFile` (`files`, may be empty) and `serverTLSBootstrap` ask for.
 
@@ -175,4 +194,6 @@ def serving_certificate(
         files if given else None,
         client_ca_file=client_ca_file,
         self_signed=None if given or bootstrap else (cert_dir, host),
+        reload_pair=reload_pair,
+        reload_client_ca=reload_client_ca,
     )
