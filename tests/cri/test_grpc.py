@@ -187,6 +187,22 @@ async def test_twenty_mebibytes(socket: pathlib.Path, streaming: bool, direct: b
         assert await runtime.list_containers() == []
 
 
+async def test_a_list_that_hangs_keeps_none_of_the_others_from_being_read(
+    socket: pathlib.Path, direct: bool
+) -> None:
+    """As figures of containers do when one of them hangs, and the PLEG is not to wait for these."""
+    hung = Fault(Kind.HANG, "ListContainerStats")
+    async with served(socket, hung) as service, connected(socket, direct=direct) as (runtime, _):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.list_container_stats)
+            await until(lambda: "ListContainerStats" in service.calls)
+            for _ in range(3):
+                with trio.fail_after(30):  # the figures are waited for for two minutes
+                    assert await runtime.list_pod_sandboxes() == []
+            nursery.cancel_scope.cancel()
+        assert await runtime.list_containers() == []
+
+
 class ShortMessages(SimCaller):
     """A runtime that sends no long messages, as containerd sends none above 16 MiB."""
 

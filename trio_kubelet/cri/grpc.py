@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import trio
 from google.protobuf.message import Message
 
+from trio_kubelet.common.places import Places
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.connection import MAX_REQUEST
@@ -42,6 +43,10 @@ _OPEN_STREAM_SECONDS: Final = 30.0
 # looks, starts and probes that a busy runtime keeps waiting can have one for a while.
 _DIRECT_CALLS: Final = 256
 _DIRECT_KEPT: Final = 24
+# One list after the other, for each is megabytes; but what hangs, as figures of containers may, keeps none of
+# the others from being read.
+_LIST_LENT: Final = 1.0
+_LISTS_ASIDE: Final = 7
 
 
 class GrpcCaller(Caller):
@@ -64,7 +69,8 @@ class GrpcCaller(Caller):
         self._calls = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._lists = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
-        self._direct_lists = DirectCalls(path) if direct else None
+        self._direct_lists = DirectCalls(path, 1 + _LISTS_ASIDE) if direct else None
+        self._list_places = Places(1, lent=_LIST_LENT, aside=_LISTS_ASIDE)
         for calls in (self._direct_calls, self._direct_lists):
             if calls is not None:
                 loop.start_soon(calls.watch)
@@ -134,7 +140,9 @@ class GrpcCaller(Caller):
         async def lists(deadline: float, metadata: Metadata) -> Sequence[bytes]:
             if self._direct_lists is not None:
                 body = request.SerializeToString()
-                messages = await self._direct_lists.call(method, body, deadline, metadata)
+                with trio.fail_at(deadline):
+                    async with self._list_places:
+                        messages = await self._direct_lists.call(method, body, deadline, metadata)
             else:
                 with trio.fail_at(deadline):
                     messages = await self._lists.raw(
