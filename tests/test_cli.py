@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,21 @@ def test_version() -> None:
     assert run("--version").stdout.startswith("trio-kubelet ")
     assert "(behaves like kubelet v1.36)" in run("--version").stdout
     assert 'KubeletVersion:"v1.36' in run("--version=raw").stdout
+
+
+def test_by_the_name_of_the_kubelet_the_version_is_what_kubeadm_reads(tmp_path: Path) -> None:
+    program = tmp_path / "kubelet"
+    program.write_text("import sys\nfrom trio_kubelet.cli import main\nsys.exit(main())\n")
+    shown = subprocess.run(
+        [sys.executable, program, "--version"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert re.fullmatch(r"Kubernetes v1\.36\.\d+\n", shown.stdout)
+    assert shown.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ def _node_agent(args: Sequence[str]) -> int:
     if (wanted := line.values.get("version", "false")) in ("true", "raw"):
         from trio_kubelet.config.version import version_parts, version_text
 
-        print(version_text() if wanted == "true" else version_parts(), flush=True)
+        program = os.path.basename(sys.argv[0])
+        print(version_text(program) if wanted == "true" else version_parts(), flush=True)
         return 0
     return _start(line)
 

@@ -31,8 +31,12 @@ def package_version() -> str:
         return "unknown"
 
 
-def version_text() -> str:
-    """The line of `--version`."""
+def version_text(program: str) -> str:
+    """The line of `--version`. To who calls the `program` kubelet it is the kubelet's: kubeadm reads it, and
+    goes on with nothing else.
+    """
+    if program == "kubelet":
+        return f"Kubernetes {KUBELET_VERSION}"
     return f"trio-kubelet {package_version()} (behaves like kubelet {KUBELET_VERSION.rpartition('.')[0]})"
 
 
