@@ -114,9 +114,9 @@ enable-controller-attach-detach bool enable_controller_attach_detach Leave attac
 node-status-update-frequency duration node_status_update_frequency Time between computations of the node
     status
 kube-api-content-type string content_type Content type of API requests
-kube-api-qps int32 kube_api_qps API requests per second
+kube-api-qps int32 kube_api_qps API requests per second; 0 is 5
 kube-api-burst int32 kube_api_burst API requests at once above --kube-api-qps
-event-qps int32 event_record_qps Events per second; 0 is no limit
+event-qps int32 event_record_qps Events per second; 0 is 5
 event-burst int32 event_burst Events at once above --event-qps
 # Resources and cgroups
 max-pods int32 max_pods Pods this node takes
