@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
@@ -238,6 +239,34 @@ async def test_a_session_that_another_disk_needs_is_kept(place: Path, machine: M
     other.rmdir()
     await volumes.tear_down_device(spec)
     assert any("--logout" in call for call in machine.calls)
+
+
+async def test_a_disk_that_could_not_be_mounted_is_logged_out_of_when_its_pod_goes(
+    place: Path, driver: DriverProcess, machine: Machine, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise OperationError("wrong fs type")
+
+    monkeypatch.setattr("trio_kubelet.storage.disks.format.run_tool", machine.tool)
+    monkeypatch.setattr("trio_kubelet.storage.disks.scsi.SCSI", lambda: machine.scsi)
+    monkeypatch.setattr("trio_kubelet.storage.disks.attached.format_and_mount", fail)
+    machine.login = {"10.0.0.1:3260": 7}
+    machine.block(Path(disk).name)
+    claims = Claims()
+    source = {"targetPortal": "10.0.0.1:3260", "iqn": IQN, "lun": 3, "fsType": "ext4"}
+    claims.claim("c", {"iscsi": source})
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        name = f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3"
+        world.view = ReportedVolumes(frozenset({name}), {name: ""})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.set_up, pod)
+            await world.until(lambda: world.reasons("FailedMount"))
+            nursery.cancel_scope.cancel()
+        assert world.reasons("FailedMount")[0].endswith("wrong fs type")
+        await world.tear_down(pod)
+        await world.until(lambda: any("--logout" in call for call in machine.calls))
+        await world.until(lambda: not world.left() and not world.room.volumes.in_use())
 
 
 async def test_an_iscsi_disk_as_a_device_and_what_is_read_back_of_it(

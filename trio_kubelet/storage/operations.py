@@ -22,7 +22,7 @@ from trio_kubelet.storage.doors import Attaching, BlockMapping, Mounting
 from trio_kubelet.storage.errors import Ending, FilesystemMismatch, NotBegun, OperationError, StepError
 from trio_kubelet.storage.expansion import Expansions
 from trio_kubelet.storage.names import pod_devices, pod_subpaths
-from trio_kubelet.storage.specs import FLEX, HOST_PATH, Spec
+from trio_kubelet.storage.specs import FC, FLEX, HOST_PATH, ISCSI, Spec
 from trio_kubelet.storage.steps import Operation, OperationKind, ReportedVolumes
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import (
@@ -49,6 +49,7 @@ FAILED_ATTACH: Final = "FailedAttachVolume"
 MISMATCH: Final = "FailedMountOnFilesystemMismatch"
 ATTACHED: Final = "SuccessfulAttachVolume"
 _FOR_PODS: Final = (OperationKind.ATTACH, OperationKind.MOUNT, OperationKind.MAP, OperationKind.EXPAND)
+_ATTACHED_BY_WAITING: Final = (ISCSI, FC)
 _WITHOUT_OPTIONS: Final = (FLEX, HOST_PATH)
 _PLUGINS: Final = "plugins/kubernetes.io/"
 _SHARED: Final = "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
@@ -111,7 +112,15 @@ class Operations:
             case OperationKind.DETACH:
                 await self._detach(name)
             case _:
-                self._forget(name)
+                await self._leave(name)
+
+    async def _leave(self, name: str) -> None:
+        """The last of a volume; of one that waiting has attached something may be there, mounted or not."""
+        spec = self._actual[name].spec
+        if spec.plugin in _ATTACHED_BY_WAITING:
+            plugin = self._attaching[spec.plugin]
+            await self._step("UnmountDevice failed", spec, "", lambda: plugin.detach(spec))
+        self._forget(name)
 
     def _forget(self, name: str) -> None:
         del self._actual[name]

@@ -47,12 +47,13 @@ class AttachedDisks:
         """Without a controller, too, waiting is what attaches it."""
 
     async def detach(self, spec: Spec) -> None:
-        """It was, when it was unmounted from the node."""
+        """It was, when it was unmounted from the node, unless it was never mounted."""
+        if spec.unique_name in self._devices:
+            await self._give_up(spec, self._directory(spec))
 
     async def wait_for_attach(self, spec: Spec) -> None:
         """Attaches it: what the kubelet calls waiting is what does it, for these."""
-        directory = self.global_map(spec) if spec.block else self._global_mount(spec)
-        self._devices[spec.unique_name] = await self._disks.attach(spec, directory)
+        self._devices[spec.unique_name] = await self._disks.attach(spec, self._directory(spec))
 
     async def mount_device(self, spec: Spec, pod: v1.Pod) -> None:
         target = self._global_mount(spec)
@@ -112,6 +113,9 @@ class AttachedDisks:
 
     def _global_mount(self, spec: Spec) -> str:
         return f"{plugin_dir(self._root_dir, self._disks.plugin)}/{self._disks.directory(spec)}"
+
+    def _directory(self, spec: Spec) -> str:
+        return self.global_map(spec) if spec.block else self._global_mount(spec)
 
     async def _give_up(self, spec: Spec, directory: str) -> None:
         if await in_thread(spec.unique_name, os.path.lexists, directory):
