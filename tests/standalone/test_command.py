@@ -31,6 +31,18 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command.parse([str(tmp_path), "--simulated"]).simulated
 
 
+@pytest.mark.parametrize("name", ["", "Bad_Name", "../../x", "a" * 13, "-a"])
+def test_a_name_that_a_node_cannot_have_is_refused_before_anything_is_made(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "BASE", tmp_path / "base")
+    with pytest.raises(SystemExit) as ended:
+        command.run_command([f"--name={name}", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "up to 12 lower-case letters, digits and dashes" in capsys.readouterr().err
+    assert not command.BASE.exists()
+
+
 def test_examples_of_the_current_directory_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ from trio_kubelet.config.pflag import FlagError, parse_command_line
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.standalone import cleanup, cni
 from trio_kubelet.standalone.agent import AgentPorts, command_line, configuration, free_ports
-from trio_kubelet.standalone.layout import NodeLayout
+from trio_kubelet.standalone.layout import NodeLayout, check_name
 from trio_kubelet.standalone.node import Provisions, new_layout, private_node, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD, PackagesUnavailable
 from trio_kubelet.standalone.run import CommandFailed
@@ -93,6 +93,10 @@ def parse(argv: Sequence[str]) -> Options:
     )
     parser.add_argument("--simulated", action="store_true", help="simulate the containers instead")
     given = parser.parse_args(own)
+    try:
+        check_name(given.name)
+    except ValueError as exc:
+        parser.error(str(exc))
     manifests = given.manifests or (_EXAMPLES if _EXAMPLES.is_dir() else _OWN_COPY)
     return Options(manifests.absolute(), given.name, given.containerd, given.simulated, tuple(agent_flags))
 

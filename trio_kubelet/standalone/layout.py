@@ -20,6 +20,12 @@ _SOCKET_PATH_MAX = 107  # sun_path less its terminating zero
 NAME_MAX = _LINK_NAME_MAX - len(_BRIDGE_PREFIX)
 
 
+def check_name(name: str) -> None:
+    """Raises ValueError for what cannot be a node's name."""
+    if not re.fullmatch(rf"[a-z0-9]([a-z0-9-]{{0,{NAME_MAX - 2}}}[a-z0-9])?", name):
+        raise ValueError(f"node {name!r}: up to {NAME_MAX} lower-case letters, digits and dashes")
+
+
 @dataclass(frozen=True)
 class NodeLayout:
     """Paths and names of one private node. `subnet` is what its pods get addresses from; with `systemd`
@@ -32,8 +38,7 @@ class NodeLayout:
     systemd: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(rf"[a-z0-9]([a-z0-9-]{{0,{NAME_MAX - 2}}}[a-z0-9])?", self.name):
-            raise ValueError(f"node {self.name!r}: up to {NAME_MAX} lower-case letters, digits and dashes")
+        check_name(self.name)
         longest = str(self.socket) + ".ttrpc"
         if len(longest) > _SOCKET_PATH_MAX:
             raise ValueError(f"directory {self.base} is too long: a socket path has {_SOCKET_PATH_MAX} bytes")
