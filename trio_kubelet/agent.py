@@ -26,7 +26,7 @@ from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.common.start_bundle import leave_bundle
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.flags import KubeletFlags
-from trio_kubelet.config.gates import uses_runtime_events
+from trio_kubelet.config.gates import uses_list_streams, uses_runtime_events
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.caller import CallMetrics
@@ -98,6 +98,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             config.image_service_endpoint,
             request_timeout=config.runtime_request_timeout,
             on_call=CallMetrics(registry),
+            use_streaming=uses_list_streams(config.feature_gates),
             direct=True,
             begin_span=traces.begin_call,
         ) as services,

@@ -48,7 +48,8 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
         for kind, lines in RECORDED.items()
         for name in " ".join(lines).split()
     }
-    wanted["EventedPLEG"] = line("EventedPLEG", "ALPHA", "1")  # used unless it is switched off
+    for name in ("CRIListStreaming", "EventedPLEG"):  # used unless they are switched off
+        wanted[name] = line(name, "ALPHA", "1")
     head, kind, *shown = gates({})
     assert head.startswith("# HELP kubernetes_feature_enabled ")
     assert kind == "# TYPE kubernetes_feature_enabled gauge"
@@ -61,6 +62,7 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
         ({"CustomCPUCFSQuotaPeriod": False}, [("CustomCPUCFSQuotaPeriod", "", "0")]),
         ({"EventedPLEG": True}, [("EventedPLEG", "ALPHA", "1"), ("AllAlpha", "ALPHA", "0")]),
         ({"EventedPLEG": False}, [("EventedPLEG", "ALPHA", "0")]),
+        ({"CRIListStreaming": False}, [("CRIListStreaming", "ALPHA", "0")]),
         ({"AllBeta": False}, [("AllBeta", "BETA", "0"), ("ComponentFlagz", "BETA", "0")]),
     ],
 )

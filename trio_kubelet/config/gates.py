@@ -212,6 +212,13 @@ def uses_runtime_events(wanted: Mapping[str, bool]) -> bool:
     return wanted.get("EventedPLEG", True)
 
 
+def uses_list_streams(wanted: Mapping[str, bool]) -> bool:
+    """Whether the runtime's lists are asked for as streams, which no message's limit cuts off: unless
+    `CRIListStreaming` is switched off. A runtime that does not have them says so.
+    """
+    return wanted.get("CRIListStreaming", True)
+
+
 def resolve_gates(wanted: Mapping[str, bool]) -> FeatureGates:
     """The gates under the settings `wanted`; GateError names everything that cannot be."""
     known = known_gates()

@@ -178,6 +178,7 @@ GATES: Final = frozenset(
         "AllowDNSOnlyNodeCSR",
         "CPUManagerPolicyAlphaOptions",
         "CPUManagerPolicyBetaOptions",
+        "CRIListStreaming",
         "CSIVolumeHealth",
         "ChangeContainerStatusOnKubeletRestart",
         "ClusterTrustBundle",

@@ -14,7 +14,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.config.gates import COLLECTIVE, FeatureGates, known_gates, uses_runtime_events
+from trio_kubelet.config.gates import (
+    COLLECTIVE,
+    FeatureGates,
+    known_gates,
+    uses_list_streams,
+    uses_runtime_events,
+)
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
 from trio_kubelet.stats.pages import StatsPages
@@ -28,7 +34,8 @@ class GateMetrics(WrittenCollector):
     """
 
     def __init__(self, gates: FeatureGates, wanted: Mapping[str, bool]) -> None:
-        self._settings = {**gates.settings, "EventedPLEG": uses_runtime_events(wanted)}
+        used = {"EventedPLEG": uses_runtime_events(wanted), "CRIListStreaming": uses_list_streams(wanted)}
+        self._settings = {**gates.settings, **used}
         self._collective = {name: (stage, wanted.get(name, False)) for name, stage in COLLECTIVE.items()}
 
     def lines(self) -> Iterator[str]:
