@@ -285,6 +285,14 @@ def test_starting_to_the_point_of_refusal_is_quick() -> None:
     assert min(times) < 0.5, "seconds of CPU, of which others do not take any"
 
 
+def test_ctrl_c_while_a_tool_is_loaded_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    assert cli.main(["get", "pods"]) == 130
+
+
 def test_every_tool_is_a_word_of_its_own() -> None:
     assert set(cli._COMMANDS) == {
         *("inspect", "standalone", "sim", "page"),

@@ -29,6 +29,8 @@ log = logging.get_logger(__name__)
 
 _AGAIN: Final = 256
 """No exit code: the process is to become a new one."""
+_INTERRUPTED: Final = 130
+"""What shells show of a command that Ctrl-C ended."""
 
 # First word of the command line -> module whose `main(argv) -> int` runs it.
 _COMMANDS: Final = {
@@ -59,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left, as `| head` does. Keep the interpreter from trying again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except KeyboardInterrupt:  # while modules are loaded; what runs then knows better what to do
+        return _INTERRUPTED
     finally:
         logging.flush()
 
