@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-KEPT = "\n\t"
-"""Control characters that a template may ask for."""
+KEPT = "\t"
+"""What a template may ask for besides line ends."""
 
 
 def say(lines: Iterable[str]) -> None:
@@ -17,7 +17,8 @@ def say(lines: Iterable[str]) -> None:
 def write(text: str, *, verbatim: bool = False) -> None:
     """Writes text with what is not printable escaped; `verbatim`: only where it goes to a terminal."""
     if not verbatim or sys.stdout.isatty():
-        text = escaped(text, keep=KEPT if verbatim else "\n")
+        # Line by line, most of which need no look at their characters.
+        text = "\n".join(escaped(line, keep=KEPT if verbatim else "") for line in text.split("\n"))
     sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace"))
     sys.stdout.buffer.flush()
 
