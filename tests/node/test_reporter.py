@@ -274,6 +274,18 @@ async def test_a_node_that_may_not_be_created_may_be_there(autojump_clock: Clock
         assert world.condition()["status"] == "True"
 
 
+async def test_one_that_is_there_is_not_taken_over_with_the_gate(autojump_clock: Clock) -> None:
+    world = World(profile(gates={"KubeletRegistrationGetOnExistsOnly": True}))
+    world.server.allow = lambda user, verb, route: not (route.resource == "nodes" and verb == "create")
+    world.server.store.create("nodes", "", {"metadata": {"name": "node-a"}})
+    async with world.running():
+        await trio.sleep(30)
+        assert not world.reporter.registered.is_set()
+        world.server.allow = lambda user, verb, route: True
+        await trio.sleep(30)
+        assert world.reporter.registered.is_set()
+
+
 async def test_refusals_of_all_kinds_are_outlived(autojump_clock: Clock) -> None:
     world = World()
     refusals = [

@@ -208,6 +208,7 @@ GATES: Final = frozenset(
         "KubeletInUserNamespace",
         "KubeletPodResourcesGet",
         "KubeletPodResourcesListUseActivePods",
+        "KubeletRegistrationGetOnExistsOnly",
         "KubeletServiceAccountTokenForCredentialProviders",
         "LocalStorageCapacityIsolationFSQuotaMonitoring",
         "LoggingAlphaOptions",

@@ -42,6 +42,7 @@ class NodeProfile(msgspec.Struct, frozen=True, kw_only=True):
     node_ips: NodeIPs = NodeIPs()
     external_cloud: bool = False
     register: bool = True
+    adopts_if_forbidden: bool = True  # take over a Node that is there if none may be created
     provider_id: str = ""
     port: int = 10250
     max_images: int = 50
@@ -94,6 +95,7 @@ def node_profile(
         node_ips=parse_node_ip_flag(flags.node_ip),
         external_cloud=external,
         register=bool(config.register_node),
+        adopts_if_forbidden=not gates.enabled("KubeletRegistrationGetOnExistsOnly"),
         provider_id=config.provider_id,
         port=config.port,
         max_images=config.node_status_max_images,

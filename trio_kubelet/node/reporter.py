@@ -177,7 +177,8 @@ class NodeReporter:
             node = await self._client.create(NODES, initial, v1.Node)
         except APIError as exc:
             # Who may not create a Node may still be the one that was made for it.
-            if exc.reason != "AlreadyExists" and exc.code != 403:
+            forbidden = exc.code == 403 and self._profile.adopts_if_forbidden
+            if exc.reason != "AlreadyExists" and not forbidden:
                 raise
         else:
             self._metrics.registered_new()
