@@ -37,6 +37,17 @@ def test_labels_are_escaped_and_empty_families_left_out() -> None:
     assert lines(registry) == ["# HELP g G\\nh.", "# TYPE g gauge", 'g{x="a\\"b\\\\c\\n"} 3']
 
 
+def test_a_label_that_is_no_text_leaves_the_others_to_be_read() -> None:
+    """Any name of a socket among the plugins' is a label."""
+    registry = CollectorRegistry()
+    sockets: dict[tuple[str, ...], float] = {("/plugins/\udcff.sock",): 1, ("/plugins/well.sock",): 1}
+    MetricMaker(registry).counted("plugins", "Plugins.", ["socket_path"], lambda: sockets)
+    assert lines(registry)[2:] == [
+        'plugins{socket_path="/plugins/?.sock"} 1',
+        'plugins{socket_path="/plugins/well.sock"} 1',
+    ]
+
+
 def test_histograms_have_buckets_sum_and_count() -> None:
     registry = CollectorRegistry()
     Histogram("h", "H.", buckets=(1, 2), registry=registry).observe(1.5)

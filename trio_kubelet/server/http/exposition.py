@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
@@ -156,7 +156,12 @@ def render(registry: CollectorRegistry) -> Iterator[bytes]:
             waiting.append(text)
             lines += text.count("\n")
             if lines >= SLICE:
-                yield "".join(waiting).encode()
+                yield _encoded(waiting)
                 waiting, lines = [], 0
     if waiting:
-        yield "".join(waiting).encode()
+        yield _encoded(waiting)
+
+
+def _encoded(lines: Sequence[str]) -> bytes:
+    """What is no text, as the name of a plugin's socket may be, keeps the other lines from nobody."""
+    return "".join(lines).encode(errors="replace")
