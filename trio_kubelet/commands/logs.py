@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,14 +15,13 @@ from trio_kubelet.commands.client import AgentRefused, follow
 from trio_kubelet.commands.output import complain
 from trio_kubelet.commands.queries import NotThere
 from trio_kubelet.commands.render import Json
+from trio_kubelet.common.duration import parse_duration
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 SELECTED_TAIL: Final = 10
 """How many last lines a selector gives of each log, where it is not said, as with kubectl."""
 MAX_LINE: Final = 1 << 20
 """Bytes of a line that is waited for; a longer one is passed on in parts."""
-_UNITS: Mapping[str, float] = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 
 
 class TooManyLogs(Exception):
@@ -164,8 +162,14 @@ def choose_container(pod: Json, wanted: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """A duration such as `5s`, `2m` or `3h30m` in whole seconds, at least one. Raises ValueError."""
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is no duration such as 5s, 2m or 3h")
-    return max(1, round(sum(float(number) * _UNITS[unit] for number, unit in parts)))
+    """A duration such as `5s`, `2m` or `3h30m` in whole seconds, at least one if it is any.
+
+    Raises ValueError.
+    """
+    try:
+        found = parse_duration(text)
+        if found < 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"{text!r} is no duration such as 5s, 2m or 3h") from None
+    return max(1, round(found)) if found else 0
