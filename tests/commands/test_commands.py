@@ -527,6 +527,8 @@ def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixtu
         assert "No pods" in capsys.readouterr().err
     finally:
         SUMMARY["pods"].pop()  # type: ignore[attr-defined]
+    assert run(agent, "top", "pod", "db") == 1  # of which nothing is measured
+    assert "what they use is not known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from trio_kubelet.commands.client import ask
 from trio_kubelet.commands.event_text import describe_event, described_events
 from trio_kubelet.commands.output import complain, say
 from trio_kubelet.commands.pod_text import describe_pod
+from trio_kubelet.commands.queries import NotThere
 
 
 def describe(options: argparse.Namespace, socket_path: str) -> None:
@@ -68,7 +69,11 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         keys = {(pod["metadata"].get("namespace", ""), pod["metadata"]["name"]) for pod in pods}
         summary = json.loads(ask(socket_path, "/stats/summary"))
         table = pod_usage(summary, keys, containers=options.containers, sort_by=options.sort_by)
-    if len(table) == 1:
-        complain(queries.nothing(options, "pods"))
-        return
+        if not keys:
+            complain(queries.nothing(options, "pods"))
+            return
+        if len(table) == 1:
+            raise NotThere(
+                "what they use is not known: none of their containers runs, or not for long enough"
+            )
     say(table[1:] if options.no_headers else table)
