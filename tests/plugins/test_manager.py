@@ -13,7 +13,9 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from tests.shapes import SHAPES
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.plugins import manager as module
+from trio_kubelet.plugins import states
 from trio_kubelet.plugins.doors import NobodyListens, PluginError
 from trio_kubelet.plugins.manager import PluginManager
 from trio_kubelet.plugins.states import PluginInfo
@@ -195,6 +197,35 @@ def test_a_registration_that_fails_is_tried_again(world: World) -> None:
         await until(lambda: world.diary == [("register", "a.sock")])
         assert [registered for _, registered, _ in world.told] == [False, True]
         assert "plugin registration failed with err: not now" in world.told[0][2]
+
+    run(world, story)
+
+
+def test_a_plugin_at_another_socket_is_taken_as_soon_as_the_one_of_its_name_has_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused meanwhile, and waited for up to two minutes more."""
+    monkeypatch.setattr(states, "PAUSES", Pauses(3600.0, 3600.0))
+    old, new, other = world.make("old.sock"), world.make("new.sock"), world.make("other.sock")
+    for path in (old, new):
+        world.infos[path] = PluginInfo(type="CSIPlugin", name="d", endpoint=path, versions=("1.0.0",))
+    tried: list[str] = []
+    refused = {new, other}
+
+    async def register(plugin: PluginInfo) -> None:
+        tried.append(plugin.endpoint)
+        if plugin.endpoint in refused:
+            raise PluginError("not now")
+
+    monkeypatch.setattr(world, "register", register)
+
+    async def story() -> None:
+        await until(lambda: len(tried) == 3)
+        await until(lambda: [each.socket for each in world.manager.registered] == [old])
+        refused.clear()
+        os.unlink(old)
+        await until(lambda: [each.socket for each in world.manager.registered] == [new])
+        assert tried[3:] == [new]
 
     run(world, story)
 

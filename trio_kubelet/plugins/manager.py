@@ -112,18 +112,28 @@ class PluginManager:
         except Exception as exc:  # whatever one plugin's end raises, the others are served
             log.error("Unexpected error in taking leave of a plugin", path=plugin.socket, err=exc)
         finally:
+            self._hurry(plugin.plugin.name)
             self._done(plugin.socket)
 
+    def _hurry(self, name: str) -> None:
+        """Others of the name may have been refused because of the one that is gone."""
+        for path, retry in self._retries.items():
+            if retry.name == name:
+                self._retries[path] = retry._replace(not_before=0.0)
+
     async def _register(self, path: str, identity: SocketIdentity) -> None:
+        name = ""
         try:
             async with self._open(path) as connection:
-                registered = await self._introduce(connection, path, identity)
+                info = await connection.get_info()
+                name = info.name
+                registered = await self._introduce(connection, info, path, identity)
             log.info("Registered plugin", type=registered.plugin.type, name=registered.plugin.name, path=path)
             self._retries.pop(path, None)
             self._deaf_since.pop(path, None)
         except Exception as exc:  # whatever one plugin says of itself, the others are registered
             now = trio.current_time()
-            self._retries[path] = retry = after_failure(self._retries.get(path), identity, now)
+            self._retries[path] = retry = after_failure(self._retries.get(path), identity, now, name)
             expected = isinstance(exc, PluginError)
             log.error(
                 "OperationExecutor.RegisterPlugin failed"
@@ -139,10 +149,9 @@ class PluginManager:
             self._done(path)
 
     async def _introduce(
-        self, connection: RegistrationConnection, path: str, identity: SocketIdentity
+        self, connection: RegistrationConnection, info: PluginInfo, path: str, identity: SocketIdentity
     ) -> Registered:
-        """GetInfo, validate, register, notify, with the kubelet's words. Raises PluginError."""
-        info = await connection.get_info()
+        """Validate, register, notify, with the kubelet's words. Raises PluginError."""
         plugin = PluginInfo(
             type=info.type, name=info.name, endpoint=info.endpoint or path, versions=info.versions
         )

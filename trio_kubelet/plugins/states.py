@@ -44,11 +44,14 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedRegistration(NamedTuple):
-    """Attempts to register one incarnation of a socket that failed; `not_before` in Trio's time."""
+    """Attempts to register one incarnation of a socket that failed; `not_before` in Trio's time. `name` is
+    what its plugin calls itself, "" if it did not come to that.
+    """
 
     identity: SocketIdentity
     failures: int
     not_before: float
+    name: str = ""
 
 
 class RegistrationWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +87,8 @@ def decide(
 
 
 def after_failure(
-    retry: FailedRegistration | None, identity: SocketIdentity, now: float
+    retry: FailedRegistration | None, identity: SocketIdentity, now: float, name: str = ""
 ) -> FailedRegistration:
     """The next attempt after one that failed at `now`; another incarnation starts anew."""
     failures = retry.failures + 1 if retry is not None and retry.identity == identity else 1
-    return FailedRegistration(identity, failures, now + PAUSES.after(failures))
+    return FailedRegistration(identity, failures, now + PAUSES.after(failures), name)
