@@ -154,6 +154,29 @@ async def test_what_cannot_be_removed_is_told_once_and_again_when_the_cause_is_a
         assert told() == 1
 
 
+async def test_a_look_at_the_node_that_fails_is_told_once(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world, code = World(), errno.EIO
+    find = world.directories.pods
+
+    async def fails() -> Collection[str]:
+        if code:
+            raise OSError(code, os.strerror(code), "/pods")
+        return await find()
+
+    def told() -> int:
+        return capfd.readouterr().err.count("Failed cleaning pods")
+
+    monkeypatch.setattr(world.directories, "pods", fails)
+    async with world.running():
+        await world.add()
+        for code in (errno.EIO, errno.EACCES, 0, errno.EACCES):
+            await trio.sleep(100)
+            assert told() == (1 if code else 0)
+            world.room.loop.keep_house_now()
+
+
 async def test_a_defect_met_while_cleaning_up_stays_with_its_pod(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     world.directories.there |= {"bad", "good"}

@@ -19,6 +19,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeUpdate
 from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType
@@ -173,6 +174,7 @@ class SyncLoop:
     async def _keep_house(self) -> None:
         """Looks at the node now and then and has the loop apply what was seen."""
         next_at, idle_until = trio.current_time() + HOUSEKEEPING, 0.0
+        told = ""  # why the last look failed
         while True:
             with trio.move_on_at(idle_until):
                 await self._eventful.wait()
@@ -188,9 +190,12 @@ class SyncLoop:
             try:
                 seen = await self._housekeeper.gather()
             except GATHER_ERRORS as exc:
-                log.error("Failed cleaning pods", err=exc)
+                why = error_words(exc)
+                log.v(4 if why == told else 0).error("Failed cleaning pods", err=exc)
+                told = why
                 self._eventful.set()
                 continue
+            told = ""
             applied = trio.Event()
             self._seen = (seen, applied)
             self._news.set()
