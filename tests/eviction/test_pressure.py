@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 import trio.testing
@@ -20,6 +22,7 @@ from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_file
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.machine.node_reader import are_apart
 from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Fault, Kind
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 
@@ -242,3 +245,51 @@ async def test_it_is_looked_even_without_a_thread(
     assert world.monitor.conditions == {"MemoryPressure"}
     # What hangs is a disk: it is left out, and the rest is seen.
     assert bool(world.places[-1].root_dir) == isinstance(error, RuntimeError)
+
+
+class Stuck:
+    """A lane whose threads do not come back from a disk, until `left_behind` says so."""
+
+    left_behind = 2
+
+    async def run(self, read: Callable[[SignalPlaces], object], places: SignalPlaces) -> object:
+        if self.left_behind:
+            await trio.sleep(10)
+            raise WorkHangs("pressure: no end within 10 s")
+        await trio.lowlevel.checkpoint()
+        return read(places)
+
+
+async def test_a_disk_that_hangs_is_waited_for_once(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Memory runs out in less time than its deadline."""
+    world, lane = World(), Stuck()
+    monkeypatch.setattr("trio_kubelet.eviction.monitor.PRESSURE", lane)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await world.monitor.look()
+        began = trio.current_time()
+        for _ in range(100):
+            await world.monitor.look()
+        assert trio.current_time() - began < 1
+        assert not world.places[-1].root_dir
+        assert capfd.readouterr().err.count("A filesystem hangs") == 1
+        lane.left_behind = 0
+        await world.monitor.look()
+        assert world.places.pop().root_dir
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_runtime_that_hangs_costs_few_looks(autojump_clock: Clock) -> None:
+    world, looks = World(), 0
+    world.service.faults.add(Fault(Kind.HANG, "ImageFsInfo"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        end = trio.current_time() + 60
+        while trio.current_time() < end:
+            await world.monitor.look()
+            looks += 1
+            await trio.sleep(0.25)
+        nursery.cancel_scope.cancel()
+    assert looks > 180

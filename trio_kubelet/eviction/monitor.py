@@ -24,10 +24,15 @@ from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
 
-TIMEOUT = 10.0
+TIMEOUT = 2.0
+"""Seconds the runtime has to answer: memory is not looked at meanwhile."""
+ASK_AGAIN = 10.0
+"""Seconds until it is asked again if it did not."""
 COMPLAINT_PERIOD = 300.0
 PLACES_PERIOD = 60.0
 """Seconds between questions to the runtime where its filesystems are; they hardly ever move."""
+_HANGS = "A filesystem hangs; memory and PIDs are looked at without it"
+_NO_THREAD = "No thread to look at memory, disks and PIDs"
 
 
 class PressureSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +73,7 @@ class PressureMonitor:
         self._places_due = -math.inf
         self._image_fs: tuple[int, int] | None = None
         self._complained_at: float | None = None
+        self._hindered = ""  # why it cannot be looked in a thread, as told
 
     @property
     def conditions(self) -> frozenset[str]:
@@ -104,18 +110,30 @@ class PressureMonitor:
 
     async def _read_signals(self) -> dict[str, Signal]:
         """Reads in a thread that is kept warm by being used all the time, or here when there is none to be
-        had, because the process table is full. A disk that hangs keeps nobody from seeing memory and PIDs.
+        had, because the process table is full. A disk that hangs keeps nobody from seeing memory and PIDs:
+        the disks are looked at again when the threads are back from it.
         """
+        without_disks = msgspec.structs.replace(self._places, root_dir="", image_fs="", container_fs="")
+        if self._hindered and PRESSURE.left_behind:
+            return self._read(without_disks)
         try:
-            return await PRESSURE.run(self._read, self._places)
+            signals = await PRESSURE.run(self._read, self._places)
         except WorkHangs as error:
-            log.warning("A filesystem hangs; memory and PIDs are looked at without it", err=error)
-            return self._read(
-                msgspec.structs.replace(self._places, root_dir="", image_fs="", container_fs="")
-            )
+            self._tell(_HANGS, error)
+            return self._read(without_disks)
         except RuntimeError as error:  # Python's for a thread that cannot be started
-            log.warning("No thread to look at memory, disks and PIDs", err=error)
+            self._tell(_NO_THREAD, error)
             return self._read(self._places)
+        if self._hindered:
+            log.info("Memory, disks and PIDs are looked at as usual again")
+            self._hindered = ""
+        return signals
+
+    def _tell(self, text: str, error: Exception) -> None:
+        """Says it once."""
+        if self._hindered != text:
+            log.warning(text, err=error)
+        self._hindered = text
 
     async def _find_filesystems(self) -> None:
         """Asks the runtime where images and containers are; the last answer stays while it gives none."""
@@ -126,14 +144,26 @@ class PressureMonitor:
                 answer = await self._images.image_fs_info()
         except (CRIError, trio.TooSlowError) as exc:
             log.v(2).info("The runtime does not tell its filesystems", err=exc)
-            self._places_due = trio.current_time() + TIMEOUT
+            self._places_due = trio.current_time() + ASK_AGAIN
             return
         self._places_due = trio.current_time() + PLACES_PERIOD
         images = _mount_point(answer.image_filesystems)
         if images:
             containers = _mount_point(answer.container_filesystems) or images
             self._places = msgspec.structs.replace(self._places, image_fs=images, container_fs=containers)
-            self._layout = await PRESSURE.run(layout_of, self._places)
+            await self._find_layout()
+
+    async def _find_layout(self) -> None:
+        """Which of the filesystems are the same; the last answer stays while one of them hangs."""
+        try:
+            if not (self._hindered and PRESSURE.left_behind):
+                self._layout = await PRESSURE.run(layout_of, self._places)
+                return
+        except WorkHangs as error:
+            self._tell(_HANGS, error)
+        except RuntimeError as error:
+            self._tell(_NO_THREAD, error)
+        self._places_due = trio.current_time() + ASK_AGAIN
 
     def _complain(self) -> None:
         now = trio.current_time()
