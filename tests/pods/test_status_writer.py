@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -229,9 +230,13 @@ async def test_an_error_about_one_pod_delays_no_other(code: int, reason: str, au
         assert desk.ready("bad")
 
 
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fault", ["hangs", "unavailable"])
-async def test_one_pod_without_an_answer_holds_up_no_other(autojump_clock: Clock, fault: str) -> None:
+async def test_one_pod_without_an_answer_holds_up_no_other(
+    autojump_clock: Clock, fault: str, seed: int
+) -> None:
     """As when a webhook of its namespace does not answer: the server is there for all others."""
+    random.seed(seed)
     desk = Desk()
     uids = {name: desk.create(name) for name in ("stuck", *(f"p{number}" for number in range(10)))}
     desk.look()

@@ -113,6 +113,7 @@ class StatusWriter:
         self._answers = 0
         self._suspects: dict[str, int] = {}  # pods without an answer, with how many answers others had then
         self._may_try = False  # one that is no suspect need not wait for the others
+        self._trying = ""  # that one
         self._wake = trio.Event()
         self._duration = status_sync_durations(registry)
         statuses.changed.listen(self._changed)
@@ -221,8 +222,8 @@ class StatusWriter:
         if not self._failures:
             return waiting[: PARALLEL - len(self._busy)]
         unsuspected = [uid for uid in waiting if uid not in self._suspects]
-        if unsuspected and self._may_try:
-            self._may_try = False
+        if unsuspected and self._may_try and not self._trying:
+            self._trying = unsuspected[0]
             return unsuspected[:1]
         return (unsuspected or waiting)[:1] if now >= self._paused_until and not self._busy else []
 
@@ -243,6 +244,8 @@ class StatusWriter:
             self._later[uid] = trio.current_time() + DEFECT_PAUSE
         finally:
             self._busy.discard(uid)
+            if uid == self._trying:
+                self._trying = ""
             self._wake.set()
         if since is None:
             return
@@ -337,6 +340,8 @@ class StatusWriter:
         now = trio.current_time()
         before = self._suspects.get(uid)
         self._suspects[uid] = self._answers
+        if before is None:  # who was tried does not tell that the others would be answered
+            self._may_try = False
         if before is not None and before < self._answers:
             self._hold_back(uid, exc)
             return
