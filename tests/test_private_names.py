@@ -25,7 +25,7 @@ PACKAGE = ROOT / "trio_kubelet"
 
 USED = {
     "common/tls.py": {"_handshook", "_ssl_object", "_sslobj"},
-    "grpc/grpclib_calls.py": {"_create_connection"},
+    "grpc/grpclib_calls.py": {"_create_connection", "_protocol_factory"},
     "grpc/grpclib_server.py": {"_protocol_factory"},
     "server/http/exposition.py": {
         "_buckets",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.containerd.conftest import NewNode
-from tests.containerd.harness import Node, pod
+from tests.containerd.harness import Node, pod, wait_until
 from tests.podsapi.test_encoding import message
 from trio_kubelet.grpc.channel import connect
 from trio_kubelet.grpc.loop import open_asyncio_loop
@@ -23,8 +23,10 @@ async def test_a_pod_is_told_from_its_start_to_its_end(new_node: NewNode) -> Non
 async def seen(node: Node) -> list[int]:
     """What a watcher hears while the pod is removed."""
     found: list[int] = []
+    socket = node.layout.agent_root / "pods-api" / "pods-api.sock"
+    await wait_until(socket.exists, 20, "the service is there, later than pods may run")
     async with open_asyncio_loop() as loop:
-        with connect(loop, str(node.layout.agent_root / "pods-api" / "pods-api.sock")) as channel:
+        with connect(loop, str(socket)) as channel:
             stream = channel.stream(
                 "/v1alpha1.Pods/WatchPods", api.WatchPodsRequest(), api.WatchPodsEvent, opening=10.0
             )

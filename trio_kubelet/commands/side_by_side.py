@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import trio
 
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.lanes import Lane
 
 Write = Callable[[bytes], object]
 
@@ -19,19 +21,17 @@ def run_side_by_side(jobs: Sequence[Callable[[Write], object]], write: Write) ->
     """
 
     async def run() -> None:
-        limiter = trio.CapacityLimiter(len(jobs))
+        lane = Lane("side by side", threads=len(jobs), deadline=math.inf, interruptible=True)
+        token = trio.lowlevel.current_trio_token()
+
+        def written(piece: bytes) -> object:
+            return trio.from_thread.run_sync(write, piece, trio_token=token)
+
         async with trio.open_nursery() as nursery:
             for job in jobs:
-                nursery.start_soon(_in_thread, job, write, limiter)
+                nursery.start_soon(lane.run, job, written)
 
     try:
         trio.run(run, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         raise next(iter(leaves(group))) from None
-
-
-async def _in_thread(job: Callable[[Write], object], write: Write, limiter: trio.CapacityLimiter) -> None:
-    def work() -> None:
-        job(lambda piece: trio.from_thread.run_sync(write, piece))
-
-    await trio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
