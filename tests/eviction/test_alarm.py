@@ -82,30 +82,42 @@ async def test_files_that_cannot_tell_are_left_alone(tmp_path: Path) -> None:
         assert waited.cancelled_caught
 
 
-@pytest.mark.node
-async def test_a_v2_cgroup_at_its_limit_is_told_at_once() -> None:
+@pytest.fixture
+def v2_cgroup() -> Iterator[Path]:
+    """A cgroup of version 2 for the test alone."""
     hierarchies = find_hierarchies()
     if "memory" in hierarchies or "" not in hierarchies or os.geteuid() != 0:
         pytest.skip("no memory controller of cgroup v2 here")
-    cgroup = Path(hierarchies[""]) / f"tk-alarm-{os.getpid()}"
-    cgroup.mkdir()
-    try:
-        (cgroup / "memory.max").write_text(str(20 * MIB))
-        with KernelAlarm(events_file=str(cgroup / "memory.events"), psi="/none") as alarm:
-            with trio.move_on_after(0.5) as calm:
-                await alarm.wait()
-            assert calm.cancelled_caught
-            script = f"echo $$ > {cgroup}/cgroup.procs; exec tail /dev/zero"
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(trio.run_process, ["sh", "-c", script], check=False))
-                with trio.fail_after(20):
-                    await alarm.wait()
-    finally:
-        cgroup.rmdir()
+    path = Path(hierarchies[""]) / f"tk-alarm-{os.getpid()}"
+    path.mkdir()
+    yield path
+    path.rmdir()
+
+
+async def told_while_all_is_taken(alarm: KernelAlarm, cgroup: Path) -> None:
+    """Waits for the kernel's word while a process of the cgroup takes all the memory it gets."""
+    script = f"echo $$ > {cgroup}/cgroup.procs; exec tail /dev/zero"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(trio.run_process, ["sh", "-c", script], check=False))
+        with trio.fail_after(20):
+            await alarm.wait()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.node
+async def test_a_v2_cgroup_at_its_limit_is_told_at_once(v2_cgroup: Path) -> None:
+    (v2_cgroup / "memory.max").write_text(str(20 * MIB))
+    with KernelAlarm(events_file=str(v2_cgroup / "memory.events"), psi="/none") as alarm:
+        with trio.move_on_after(0.5) as calm:
+            await alarm.wait()
+        assert calm.cancelled_caught
+        await told_while_all_is_taken(alarm, v2_cgroup)
 
 
 @pytest.mark.node
 @pytest.mark.skipif(not os.path.exists("/proc/pressure/memory"), reason="no pressure stall information here")
-async def test_stalls_are_waited_for_where_the_machine_knows_them() -> None:
-    with KernelAlarm() as alarm, trio.move_on_after(0.4):
-        await alarm.wait()
+async def test_stalls_are_told_where_the_machine_knows_them(v2_cgroup: Path) -> None:
+    (v2_cgroup / "memory.high").write_text(str(4 * MIB))  # beyond it the process has to wait
+    (v2_cgroup / "memory.max").write_text(str(20 * MIB))
+    with KernelAlarm() as alarm:
+        await told_while_all_is_taken(alarm, v2_cgroup)

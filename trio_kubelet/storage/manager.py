@@ -68,7 +68,7 @@ _DEFECTS: Final = {
 
 
 class PersistentVolumes:
-    """Implements `volumes.doors.PersistentVolumes`; `run` has to be running."""
+    """Implements `volumes.doors.PersistentVolumesDoor`; `run` has to be running."""
 
     def __init__(
         self,
