@@ -140,6 +140,8 @@ class Connection:
         if not self._ended:
             self._ended = why
             self._wire.socket.close()
+            for descriptor in self._wire.parser.fds:  # of a message whose rest did not come
+                descriptor.close()
             for waiting in self._calls.values():
                 waiting.answered.set()
 
