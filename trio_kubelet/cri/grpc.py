@@ -138,13 +138,12 @@ class GrpcCaller(Caller):
         streaming = method.startswith("Stream")
 
         async def lists(deadline: float, metadata: Metadata) -> Sequence[bytes]:
-            if self._direct_lists is not None:
-                body = request.SerializeToString()
-                with trio.fail_at(deadline):
+            with trio.fail_at(deadline):
+                if self._direct_lists is not None:
+                    body = request.SerializeToString()
                     async with self._list_places:
                         messages = await self._direct_lists.call(method, body, deadline, metadata)
-            else:
-                with trio.fail_at(deadline):
+                else:
                     messages = await self._lists.raw(
                         PATHS[method], request, streaming=streaming, deadline=timeout, metadata=metadata
                     )

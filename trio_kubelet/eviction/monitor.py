@@ -113,14 +113,13 @@ class PressureMonitor:
         had, because the process table is full. A disk that hangs keeps nobody from seeing memory and PIDs:
         the disks are looked at again when the threads are back from it.
         """
-        without_disks = msgspec.structs.replace(self._places, root_dir="", image_fs="", container_fs="")
         if self._hindered and PRESSURE.left_behind:
-            return self._read(without_disks)
+            return self._read_without_disks()
         try:
             signals = await PRESSURE.run(self._read, self._places)
         except WorkHangs as error:
             self._tell(_HANGS, error)
-            return self._read(without_disks)
+            return self._read_without_disks()
         except RuntimeError as error:  # Python's for a thread that cannot be started
             self._tell(_NO_THREAD, error)
             return self._read(self._places)
@@ -128,6 +127,9 @@ class PressureMonitor:
             log.info("Memory, disks and PIDs are looked at as usual again")
             self._hindered = ""
         return signals
+
+    def _read_without_disks(self) -> dict[str, Signal]:
+        return self._read(msgspec.structs.replace(self._places, root_dir="", image_fs="", container_fs=""))
 
     def _tell(self, text: str, error: Exception) -> None:
         """Says it once."""
