@@ -21,6 +21,15 @@ def room_in(path: Path) -> int:
     return found.f_blocks * found.f_frsize
 
 
+def one_claim(driver: DriverProcess) -> Claims:
+    """Claim c, of a volume that has a size of its own."""
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    driver.set(fs="tmpfs")
+    return claims
+
+
 def claim_status(world: World, name: str) -> Any:
     return world.claims.store.get("persistentvolumeclaims", "default", name)["status"]
 
@@ -34,10 +43,7 @@ async def grown(world: World, pod: v1.Pod, monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_mounted_volume_grows_with_its_claim(
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims = Claims()
-    claims.driver()
-    claims.claim("c")
-    driver.set(fs="tmpfs")
+    claims = one_claim(driver)
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
@@ -58,10 +64,7 @@ async def test_a_mounted_volume_grows_with_its_claim(
 async def test_what_claims_said_is_no_longer_good_than_half_the_way_to_the_next_sync(
     place: Path, driver: DriverProcess
 ) -> None:
-    claims = Claims()
-    claims.driver()
-    claims.claim("c")
-    driver.set(fs="tmpfs")
+    claims = one_claim(driver)
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver, sync_frequency=1.0) as world:
         assert not (await world.set_up(pod)).unmounted
@@ -137,10 +140,7 @@ async def test_a_claim_that_is_not_this_nodes_to_expand_is_not_asked_about_befor
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch, state: str | None
 ) -> None:
     """It was read again and again, thousands of times a second."""
-    claims = Claims()
-    claims.driver()
-    claims.claim("c")
-    driver.set(fs="tmpfs")
+    claims = one_claim(driver)
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
@@ -170,10 +170,7 @@ async def test_a_claim_that_is_not_this_nodes_to_expand_is_not_asked_about_befor
 async def test_a_driver_that_cannot_expand_what_was_used_is_asked_again_for_the_next_pod(
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims = Claims()
-    claims.driver()
-    claims.claim("c")
-    driver.set(fs="tmpfs")
+    claims = one_claim(driver)
     first, second = pod_of("p", "c"), pod_of("q", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(first)).unmounted
