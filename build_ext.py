@@ -79,6 +79,12 @@ size_t tk_read_figures(const tk_figure *figures, size_t count, const char *direc
                        size_t directory_count, uint64_t *values, uint64_t *there, uint8_t *room,
                        size_t room_size);
 
+typedef struct tk_arenas tk_arenas;
+tk_arenas *tk_arenas_new(size_t count);
+void tk_arenas_free(tk_arenas *arenas);
+void *tk_arena_alloc(void *arenas, size_t size);
+void tk_arena_free(void *arenas, void *p, size_t size);
+
 #define TK_LOG_FULL ...
 #define TK_NOMEM ...
 #define TK_CONTAINER ...
@@ -96,6 +102,7 @@ keep a user from installing.
 """
 
 SOURCES = [
+    "arena",
     "mem",
     "wire",
     "entry",

@@ -3,6 +3,7 @@
 #ifndef TK_H
 #define TK_H
 
+#include "arena.h"
 #include "crilog.h"
 #include "figures.h"
 #include "hash.h"

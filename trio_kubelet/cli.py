@@ -98,6 +98,11 @@ def _start(line: CommandLine) -> int:
 
     start_without_collector()
     use_bundle(bundle_path(os.path.dirname(__file__)))
+    from trio_kubelet.common.memory import share_one_heap
+    from trio_kubelet.native.arenas import keep_objects_together
+
+    keep_objects_together()
+    share_one_heap()
     from trio_kubelet.config.load import ConfigurationError, load
 
     # Until the agent listens for signals itself there is nothing to take down.

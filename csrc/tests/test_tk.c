@@ -1,5 +1,6 @@
 /* The C core by itself, to be run under the sanitizers and valgrind. What a relist means is tested from
  * Python against the oracle; here it is memory, faults half-way, and lives of many records. */
+#include "arena.h"
 #include "fast.h"
 #include "support.h"
 
@@ -316,6 +317,37 @@ static void test_reading_figures(void)
     CHECK(unlink(path) == 0 && rmdir(base) == 0);
 }
 
+static void test_arenas(void)
+{
+    enum { COUNT = 5 };
+    tk_arenas *arenas = tk_arenas_new(COUNT);
+    CHECK(arenas != NULL);
+    char *taken[COUNT + 1];
+    for (int i = 0; i <= COUNT; i++) {
+        taken[i] = tk_arena_alloc(arenas, TK_ARENA_SIZE);
+        CHECK(taken[i] != NULL);
+        memset(taken[i], i + 1, TK_ARENA_SIZE);
+        if (0 < i && i < COUNT)
+            CHECK(taken[i] == taken[i - 1] + TK_ARENA_SIZE);
+    }
+    CHECK((uintptr_t)taken[0] % TK_HUGE_PAGE == 0);
+    CHECK(taken[COUNT] < taken[0] || taken[COUNT] >= taken[0] + COUNT * TK_ARENA_SIZE); /* the system's */
+    char *other = tk_arena_alloc(arenas, TK_ARENA_SIZE / 4);
+    CHECK(other != NULL);
+    memset(other, 1, TK_ARENA_SIZE / 4);
+    tk_arena_free(arenas, other, TK_ARENA_SIZE / 4);
+    tk_arena_free(arenas, taken[COUNT], TK_ARENA_SIZE);
+    tk_arena_free(arenas, taken[1], TK_ARENA_SIZE);
+    CHECK(taken[0][TK_ARENA_SIZE - 1] == 1 && taken[2][0] == 3); /* its neighbours are as they were */
+    CHECK(tk_arena_alloc(arenas, TK_ARENA_SIZE) == taken[1]);
+    for (int i = 0; i < COUNT; i++)
+        tk_arena_free(arenas, taken[i], TK_ARENA_SIZE);
+    CHECK(tk_arena_alloc(arenas, TK_ARENA_SIZE) == taken[0] && taken[0][0] == 0); /* nobody had a part of it */
+    tk_arenas_free(arenas);
+    tk_arenas_free(NULL);
+    CHECK(tk_arenas_new((size_t)1 << 30) == NULL && tk_arenas_new(SIZE_MAX) == NULL);
+}
+
 int main(void)
 {
     test_a_life();
@@ -328,6 +360,7 @@ int main(void)
     test_log_lines();
     test_finding_figures();
     test_reading_figures();
+    test_arenas();
     puts("csrc: all good");
     return 0;
 }

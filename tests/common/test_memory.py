@@ -1,10 +1,12 @@
-"""When free memory is given back to the system, and that it is; code stays in memory."""
+"""When free memory is given back to the system, and that it is; code stays in memory, data in huge pages."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -24,16 +26,17 @@ async def test_memory_is_given_back_when_the_agent_has_grown(
 
     monkeypatch.setattr(memory, "resident", lambda: sizes[-1] << 20)
     monkeypatch.setattr(memory, "trim", trim)
+    monkeypatch.setattr(memory, "gather", int)
     monkeypatch.setattr(memory, "hold_code", int)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(memory.look_after_memory)
-        await trio.sleep(15)  # once at its start
+        await trio.sleep(1.5 * memory.PERIOD)  # once at its start
         for size in (58, 61, 62, 63, 64):  # by less than it takes, then by more
             sizes.append(size)
             await trio.sleep(memory.PERIOD)
         nursery.cancel_scope.cancel()
-    assert [round(at - began) for at in trimmed] == [10, 50]
+    assert [round((at - began) / memory.PERIOD) for at in trimmed] == [1, 5]
 
 
 def test_what_lies_free_between_pieces_in_use_is_given_back() -> None:
@@ -45,6 +48,81 @@ def test_what_lies_free_between_pieces_in_use_is_given_back() -> None:
     memory.trim()
     assert len(kept) == 20
     assert memory.resident() < full - 40_000_000
+
+
+GATHERED = """
+import ctypes, mmap
+from trio_kubelet.common.memory import HUGE_PAGE, gather
+
+USED = [8] * 6 + [1] * 6  # eighths of huge pages
+
+whole = mmap.mmap(-1, len(USED) * HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+begin = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+parts = [slice(at * HUGE_PAGE, at * HUGE_PAGE + HUGE_PAGE * n // 8) for at, n in enumerate(USED)]
+for part in parts:
+    whole[part] = b"x" * (part.stop - part.start)
+
+def huge():
+    inside = False
+    for line in open("/proc/self/smaps"):
+        if "-" in (span := line.split()[0]):
+            low, high = (int(each, 16) for each in span.split("-"))
+            inside = low <= begin < high
+        elif inside and line.startswith("AnonHugePages:"):
+            return (int(line.split()[1]) << 10) // HUGE_PAGE
+
+before, asked_for = huge(), gather()
+print(before, asked_for > 0, huge(), all(set(whole[part]) == {ord("x")} for part in parts))
+"""
+
+
+def may_have_huge_pages() -> bool:
+    """Whether the kernel makes huge pages when asked to, and may."""
+    if tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) < (6, 1):
+        return False
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return enabled.exists() and "[madvise]" in enabled.read_text()
+
+
+@pytest.mark.skipif(not may_have_huge_pages(), reason="this kernel makes no huge pages on demand alone")
+def test_what_is_used_of_memory_comes_into_huge_pages_and_says_the_same() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", GATHERED], check=True, stdout=subprocess.PIPE, timeout=60
+    ).stdout
+    assert said in (b"0 True 6 True\n", b"0 True 5 True\n")  # as it lies
+
+
+@pytest.mark.parametrize("said", ["always madvise [never]\n", None])
+def test_a_machine_without_huge_pages_is_left_as_it_is(
+    said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled = tmp_path / "enabled"
+    if said is not None:
+        enabled.write_text(said)
+    monkeypatch.setattr(memory, "_HUGE_PAGES", str(enabled))
+    assert memory.gather() == 0
+
+
+ONE_HEAP = """
+import ctypes, re, threading
+from trio_kubelet.common.memory import share_one_heap
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+share_one_heap()
+found = []
+thread = threading.Thread(target=lambda: found.append(library.malloc(ctypes.c_size_t(100))))
+thread.start()
+thread.join()
+spans = re.findall(r"^(\\w+)-(\\w+) .*\\[heap\\]$", open("/proc/self/maps").read(), re.M)
+print(any(int(begin, 16) <= found[0] < int(end, 16) for begin, end in spans))
+"""
+
+
+def test_threads_have_no_heaps_of_their_own() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", ONE_HEAP], check=True, stdout=subprocess.PIPE, timeout=60
+    ).stdout
+    assert said == b"True\n"
 
 
 HELD = """
