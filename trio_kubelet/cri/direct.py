@@ -99,7 +99,7 @@ class DirectCalls:
                     connection.is_overdue = True
                     self._busy[connection] = math.inf
                     if (number := connection.fileno()) in self._unwaited:
-                        self._end(number, trio.TooSlowError())
+                        self._end(number, trio.TooSlowError(), now)
                     connection.close()
 
     def _wake_by(self, moment: float) -> None:
@@ -115,10 +115,10 @@ class DirectCalls:
             try:
                 found = call.connection.arrived()
             except (trio.BrokenResourceError, GrpcError) as exc:
-                self._end(number, exc)
+                self._end(number, exc, now)
             else:
                 if found is not None:
-                    self._end(number, found)
+                    self._end(number, found, now)
         if not self._unwaited:
             self._look_at = math.inf
         elif any(now - each.began < _LATE for each in self._unwaited.values()):
@@ -126,7 +126,7 @@ class DirectCalls:
         else:
             self._look_at = _next_moment(now, _LATE_LOOKS)
 
-    def _end(self, number: int, found: Found | Exception) -> None:
+    def _end(self, number: int, found: Found | Exception, now: float) -> None:
         """Tells what became of a call that no task waits for."""
         connection, method, _, end = self._unwaited.pop(number)
         del self._busy[connection]
@@ -134,12 +134,11 @@ class DirectCalls:
         if isinstance(found, Exception):
             connection.close()
         else:
-            self._keep(connection)
+            self._keep(connection, now)
         end(functools.partial(_messages, method, found))
 
-    def _keep(self, connection: CallConnection) -> None:
+    def _keep(self, connection: CallConnection, now: float) -> None:
         """It can be used again. The one used last is the next to be, so those that are too many grow old."""
-        now = trio.current_time()
         self._idle.append((connection, now))
         while len(self._idle) > self._kept and self._idle[0][1] < now - _IDLE_SECONDS:
             self._idle.popleft()[0].close()
@@ -148,6 +147,7 @@ class DirectCalls:
         self,
         method: str,
         request: bytes,
+        now: float,
         deadline: float,
         enough: int | None,
         end: Callable[[Answer], None],
@@ -169,7 +169,6 @@ class DirectCalls:
             connection.close()
             return False
         self._places.acquire_nowait()
-        now = trio.current_time()
         self._busy[connection] = deadline
         self._unwaited[connection.fileno()] = _Unwaited(connection, method, now, end)
         self._look_at = min(self._look_at, _next_moment(now, _LOOKS))
@@ -199,7 +198,7 @@ class DirectCalls:
             self._wake_by(deadline)
             found = await connection.call(PATHS[method], request, metadata, enough)
             del self._busy[connection]
-            self._keep(connection)
+            self._keep(connection, trio.current_time())
             connection = None
         except (trio.BrokenResourceError, trio.ClosedResourceError, GrpcError) as exc:
             if connection is not None and connection.is_overdue:

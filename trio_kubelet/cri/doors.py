@@ -40,6 +40,7 @@ ContainerEvent = cri.ContainerEventResponse | EventsLost
 
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 
 class Caller(Protocol):
@@ -56,16 +57,16 @@ class Caller(Protocol):
     def begin(
         self,
         method: str,
-        request: Message,
-        response: type[M],
+        request: bytes,
+        decode: Callable[[bytes], T],
         timeout: float,
         enough: int | None,
-        end: Callable[[M | CRIError], None],
+        end: Callable[[T | CRIError], None],
     ) -> bool:
-        """Begins a call that no task waits for, which is most of what a small call costs. `end` is told its
-        answer, or what it would have raised, with those of other calls: up to an eighth of a second after
-        it came, a quarter for one that takes longer than that; never once the caller is closed. False if
-        such a call cannot be made now: nothing was sent.
+        """Begins a call that no task waits for, which is most of what a small call costs. `end` is told what
+        `decode` makes of its answer, or what it would have raised, with those of other calls: up to an eighth
+        of a second after it came, a quarter for one that takes longer than that; never once the caller is
+        closed. False if such a call cannot be made now: nothing was sent.
         """
         return False
 

@@ -103,36 +103,34 @@ class GrpcCaller(Caller):
                         path, request, response, deadline=timeout, metadata=metadata
                     )
             messages = await direct.call(method, body, deadline, metadata, enough)
-            return _one(method, response, messages)
+            return _one(method, response.FromString, messages)
 
         return self._run(method, timeout, call)
 
     def begin(
         self,
         method: str,
-        request: Message,
-        response: type[M],
+        request: bytes,
+        decode: Callable[[bytes], T],
         timeout: float,
         enough: int | None,
-        end: Callable[[M | CRIError], None],
+        end: Callable[[T | CRIError], None],
     ) -> bool:
         """A traced call is none of these: its span ends when it does."""
-        if self._direct_calls is None or self._begin_span is not None:
-            return False
-        if len(body := request.SerializeToString()) > MAX_REQUEST:
+        if self._direct_calls is None or self._begin_span is not None or len(request) > MAX_REQUEST:
             return False
         begun = _Begun(trio.current_time(), None)
 
         def ended(answer: Answer) -> None:
             try:
-                found = _one(method, response, answer())
+                found = _one(method, decode, answer())
             except Exception as exc:
                 end(self._error(method, begun, exc))
             else:
                 self._report(method, begun, Code.OK)
                 end(found)
 
-        return self._direct_calls.begin(method, body, begun.at + timeout, enough, ended)
+        return self._direct_calls.begin(method, request, begun.at, begun.at + timeout, enough, ended)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")
@@ -217,11 +215,11 @@ class GrpcCaller(Caller):
             begun.span.end(code)
 
 
-def _one(method: str, response: type[M], messages: Sequence[bytes]) -> M:
+def _one(method: str, decode: Callable[[bytes], T], messages: Sequence[bytes]) -> T:
     """The one message of an answer."""
     if len(messages) != 1:
         raise Internal(_NO_ANSWER, method)
-    return response.FromString(messages[0])
+    return decode(messages[0])
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Final
 
 from google.protobuf.message import Message
 
@@ -257,13 +258,9 @@ class RuntimeService(_Service):
         end: Callable[[ExecResult | CRIError], None],
     ) -> bool:
         """Begins to run a command whose end is told to `end`; see `Caller.begin`."""
-
-        def ended(answer: cri.ExecSyncResponse | CRIError) -> None:
-            end(answer if isinstance(answer, CRIError) else _exec_result(answer))
-
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
-        return self._caller.begin("ExecSync", request, cri.ExecSyncResponse, timeout, enough, ended)
+        return self._caller.begin("ExecSync", request.SerializeToString(), _exec_answer, timeout, enough, end)
 
     async def exec(self, request: cri.ExecRequest) -> str:
         """Prepares an exec stream; returns its URL."""
@@ -383,8 +380,15 @@ def _merged(out: M, messages: Sequence[bytes]) -> M:
     return out
 
 
+def _exec_answer(message: bytes) -> ExecResult:
+    return _exec_result(cri.ExecSyncResponse.FromString(message)) if message else _SILENT
+
+
 def _exec_result(answer: cri.ExecSyncResponse) -> ExecResult:
     return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
+
+
+_SILENT: Final = ExecResult(b"", b"", 0)
 
 
 def _url(url: str, method: str) -> str:
