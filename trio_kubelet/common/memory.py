@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import os
+import time
 from collections.abc import Iterator
 from typing import Final
+
+import trio
 
 from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.lanes import NODE_FILES
@@ -30,11 +32,16 @@ log = get_logger(__name__)
 
 PERIOD: Final = 5.0
 """Seconds between two looks."""
+PAUSE: Final = 0.1
+"""Seconds between two huge pages that are made: whoever needs what is being moved waits, the event loop too.
+It was five milliseconds each in a virtual machine whose host had to find the memory.
+"""
 GROWTH: Final = 4 << 20
 """Bytes by which the agent has to have grown since the last time."""
 HUGE_PAGE: Final = 2 << 20
 """Bytes."""
 _MLOCK_ONFAULT: Final = 1
+_MADE: Final = 0.0003  # seconds; less only for a page that was huge already
 _M_ARENA_MAX: Final = -8
 _MADV_HUGEPAGE: Final = 14
 _MADV_COLLAPSE: Final = 25
@@ -50,12 +57,11 @@ async def look_after_memory() -> None:
         await sleep_with_others(PERIOD)
         if (before := resident()) > kept + GROWTH:
             await NODE_FILES.run(trim)
-            gathered = await NODE_FILES.run(gather)
-            kept = resident()
+            after = resident()
             held = await NODE_FILES.run(hold_code)
-            log.v(5).info(
-                "Gave free memory back", before=before, after=kept, hugePages=gathered, heldCode=held
-            )
+            log.v(5).info("Gave free memory back", before=before, after=after, heldCode=held)
+            await gather()
+            kept = resident()
 
 
 def resident() -> int:
@@ -81,28 +87,39 @@ def share_one_heap() -> None:
         found(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(1))
 
 
-def gather() -> int:
-    """Has the kernel make huge pages of what is half in use of them; how many were asked for. Blocking, for
-    some tenths of a millisecond each that is new.
+async def gather() -> None:
+    """Has the kernel make huge pages of what is half in use of them, one after the other."""
+    pages = await NODE_FILES.run(huge_pages)
+    while pages:
+        await NODE_FILES.run(_make_one, pages)
+        await trio.sleep(PAUSE)
 
-    Before Linux 6.1 the kernel is only told that it may, and does so by itself within minutes. 0 where there
-    are to be no huge pages.
+
+def huge_pages() -> list[int]:
+    """Where this process uses half a huge page or more for its data; nowhere if the machine is not to have
+    huge pages. Blocking.
     """
     try:
         with open(_HUGE_PAGES, "rb") as file:
             wanted = b"[never]" not in file.read()
     except FileNotFoundError:
         wanted = False
-    if not wanted:
-        return 0
-    library, gathered = ctypes.CDLL(None, use_errno=True), 0
-    for begin, end in _spans():
-        for first, last in _used(library, begin, end):
-            where, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
-            gathered += (last - first) // HUGE_PAGE
-            if library.madvise(where, size, _MADV_COLLAPSE) and ctypes.get_errno() == errno.EINVAL:
-                library.madvise(where, size, _MADV_HUGEPAGE)
-    return gathered
+    library = ctypes.CDLL(None)
+    return [page for begin, end in (_spans() if wanted else ()) for page in _used(library, begin, end)]
+
+
+def _make_one(pages: list[int]) -> None:
+    """Makes huge pages of these, of which many may be some already, until one took as long as it takes.
+
+    Before Linux 6.1 the kernel is only told that it may, and does so by itself within minutes.
+    """
+    library, size = ctypes.CDLL(None, use_errno=True), ctypes.c_size_t(HUGE_PAGE)
+    while pages:
+        began, where = time.perf_counter(), ctypes.c_void_p(pages.pop())
+        if library.madvise(where, size, _MADV_COLLAPSE) and ctypes.get_errno() == errno.EINVAL:
+            library.madvise(where, size, _MADV_HUGEPAGE)
+        if time.perf_counter() - began > _MADE:
+            return
 
 
 def _spans() -> list[tuple[int, int]]:
@@ -119,18 +136,16 @@ def _spans() -> list[tuple[int, int]]:
     return found
 
 
-def _used(library: ctypes.CDLL, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of a span of which at least half of each huge page has memory."""
+def _used(library: ctypes.CDLL, begin: int, end: int) -> Iterator[int]:
+    """Where in a span there are huge pages at least half of which has memory."""
     page = os.sysconf("SC_PAGE_SIZE")
     there = ctypes.create_string_buffer((end - begin) // page)
     if library.mincore(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), there):
-        return  # it is there no more
-    each = HUGE_PAGE // page
-    used = [there.raw[at : at + each].count(1) * 2 >= each for at in range(0, len(there), each)]
-    for is_used, run in itertools.groupby(range(len(used)), key=used.__getitem__):
-        numbers = list(run)
-        if is_used:
-            yield begin + numbers[0] * HUGE_PAGE, begin + (numbers[-1] + 1) * HUGE_PAGE
+        return  # the span is there no more
+    each, pages = HUGE_PAGE // page, there.raw
+    for number in range((end - begin) // HUGE_PAGE):
+        if pages.count(1, number * each, (number + 1) * each) * 2 >= each:
+            yield begin + number * HUGE_PAGE
 
 
 def hold_code() -> int:
