@@ -38,6 +38,8 @@ It was five milliseconds each in a virtual machine whose host had to find the me
 """
 GROWTH: Final = 4 << 20
 """Bytes by which the agent has to have grown since the last time."""
+STILL: Final = 1 << 20
+"""Bytes between two looks that are no growth."""
 HUGE_PAGE: Final = 2 << 20
 """Bytes."""
 _MLOCK_ONFAULT: Final = 1
@@ -50,18 +52,19 @@ _HUGE_PAGES: Final = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 async def look_after_memory() -> None:
     """Looks now and then whether the agent has grown, by code that was not needed before perhaps, until
-    cancelled.
+    cancelled. While it goes on growing it is left alone: what a burst of work has freed it takes again.
     """
-    kept = 0
+    kept, before = 0, resident()
     while True:
         await sleep_with_others(PERIOD)
-        if (before := resident()) > kept + GROWTH:
+        last, before = before, resident()
+        if before > kept + GROWTH and (not kept or before < last + STILL):
             await NODE_FILES.run(trim)
             after = resident()
             held = await NODE_FILES.run(hold_code)
             log.v(5).info("Gave free memory back", before=before, after=after, heldCode=held)
             await gather()
-            kept = resident()
+            kept = before = resident()
 
 
 def resident() -> int:
