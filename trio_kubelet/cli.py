@@ -98,8 +98,7 @@ def _start(line: CommandLine) -> int:
 
     start_without_collector()
     use_bundle(bundle_path(os.path.dirname(__file__)))
-    from trio_kubelet.common.memory import share_one_heap
-    from trio_kubelet.native.arenas import keep_objects_together
+    from trio_kubelet.native.arenas import keep_objects_together, share_one_heap
 
     keep_objects_together()
     share_one_heap()

@@ -105,28 +105,6 @@ def test_a_machine_without_huge_pages_is_left_as_it_is(
     assert memory.huge_pages() == []
 
 
-ONE_HEAP = """
-import ctypes, re, threading
-from trio_kubelet.common.memory import share_one_heap
-library = ctypes.CDLL(None)
-library.malloc.restype = ctypes.c_void_p
-share_one_heap()
-found = []
-thread = threading.Thread(target=lambda: found.append(library.malloc(ctypes.c_size_t(100))))
-thread.start()
-thread.join()
-spans = re.findall(r"^(\\w+)-(\\w+) .*\\[heap\\]$", open("/proc/self/maps").read(), re.M)
-print(any(int(begin, 16) <= found[0] < int(end, 16) for begin, end in spans))
-"""
-
-
-def test_threads_have_no_heaps_of_their_own() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", ONE_HEAP], check=True, stdout=subprocess.PIPE, timeout=60
-    ).stdout
-    assert said == b"True\n"
-
-
 HELD = """
 import re
 from pathlib import Path

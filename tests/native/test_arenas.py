@@ -1,4 +1,4 @@
-"""Arenas for the interpreter's objects: which one it gets, against a model, and that it uses them."""
+"""Arenas for the interpreter's objects, against a model, and that it uses them; one heap for all threads."""
 
 from __future__ import annotations
 
@@ -109,3 +109,25 @@ def test_the_interpreter_s_objects_lie_in_them() -> None:
     done = subprocess.run([sys.executable, "-c", USED], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True", "True True", "(0, '0') (99999, '99999')"]
     assert done.stderr == ""
+
+
+ONE_HEAP = """
+import ctypes, re, threading
+from trio_kubelet.native.arenas import share_one_heap
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+share_one_heap()
+found = []
+thread = threading.Thread(target=lambda: found.append(library.malloc(ctypes.c_size_t(100))))
+thread.start()
+thread.join()
+spans = re.findall(r"^(\\w+)-(\\w+) .*\\[heap\\]$", open("/proc/self/maps").read(), re.M)
+print(any(int(begin, 16) <= found[0] < int(end, 16) for begin, end in spans))
+"""
+
+
+def test_threads_have_no_heaps_of_their_own() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", ONE_HEAP], check=True, stdout=subprocess.PIPE, timeout=60
+    ).stdout
+    assert said == b"True\n"

@@ -44,7 +44,6 @@ HUGE_PAGE: Final = 2 << 20
 """Bytes."""
 _MLOCK_ONFAULT: Final = 1
 _MADE: Final = 0.0003  # seconds; less only for a page that was huge already
-_M_ARENA_MAX: Final = -8
 _MADV_HUGEPAGE: Final = 14
 _MADV_COLLAPSE: Final = 25
 _HUGE_PAGES: Final = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -78,16 +77,6 @@ def trim() -> None:
     found = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if found is not None:
         found(ctypes.c_size_t(0))
-
-
-def share_one_heap() -> None:
-    """Threads that are started from now on take what they need from the heap of all, where the C library is
-    glibc: one of their own each lies scattered, mostly empty. They hardly ever want memory at once, for they
-    share the interpreter.
-    """
-    found = getattr(ctypes.CDLL(None), "mallopt", None)
-    if found is not None:
-        found(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(1))
 
 
 async def gather() -> None:

@@ -1,4 +1,6 @@
-"""The interpreter's small objects side by side, so that they can be in huge pages (`csrc/arena.h`)."""
+"""What the agent has in memory lies side by side, so that it can be in huge pages (`common/memory.py`): the
+interpreter's small objects (`csrc/arena.h`), and the heap of the C library, which has all else.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from trio_kubelet.native.library import core
 
 ROOM: Final = 1024
 """Arenas of a mebibyte each. It takes addresses, not memory; what needs more gets it as without them."""
+
+_M_ARENA_MAX: Final = -8
 
 
 class _ArenaAllocator(ctypes.Structure):
@@ -31,3 +35,13 @@ def keep_objects_together() -> bool:
     allocator = _ArenaAllocator(*(int(ffi.cast("uintptr_t", part)) for part in parts))
     ctypes.pythonapi.PyObject_SetArenaAllocator(ctypes.byref(allocator))
     return True
+
+
+def share_one_heap() -> None:
+    """Threads that are started from now on take what they need from the heap of all, where the C library is
+    glibc: one of their own each lies scattered, mostly empty. They hardly ever want memory at once, for they
+    share the interpreter.
+    """
+    found = getattr(ctypes.CDLL(None), "mallopt", None)
+    if found is not None:
+        found(ctypes.c_int(_M_ARENA_MAX), ctypes.c_int(1))
