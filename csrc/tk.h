@@ -1,5 +1,5 @@
-/* What Python sees. Every function works on its table alone and blocks on nothing; a table is for one thread
- * at a time. Codes are tk_code (0: good); trio_kubelet/native/table.py is the only caller. */
+/* What Python sees. Every function here works on its table alone and blocks on nothing; a table is for one thread
+ * at a time. Codes are tk_code (0: good); trio_kubelet/native/table.py is their only caller. */
 #ifndef TK_H
 #define TK_H
 

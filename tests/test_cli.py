@@ -93,6 +93,15 @@ def test_a_mistake_in_json() -> None:
     assert line.startswith('{"ts":')
 
 
+def test_a_mistake_is_all_that_is_said_of_a_start(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: -1\n")
+    said = run(f"--config={file}", TRIO_KUBELET_PURE="1")  # which would be told of when it is loaded
+    assert said.returncode == 1
+    assert "maxPods" in said.stderr
+    assert "C extension" not in said.stderr
+
+
 def test_help_into_a_closed_pipe_is_quiet() -> None:
     result = subprocess.run(
         f"{sys.executable} -m trio_kubelet --help | head -1",

@@ -98,10 +98,6 @@ def _start(line: CommandLine) -> int:
 
     start_without_collector()
     use_bundle(bundle_path(os.path.dirname(__file__)))
-    from trio_kubelet.native.arenas import keep_objects_together, share_one_heap
-
-    keep_objects_together()
-    share_one_heap()
     from trio_kubelet.config.load import ConfigurationError, load
 
     # Until the agent listens for signals itself there is nothing to take down.
@@ -117,6 +113,10 @@ def _start(line: CommandLine) -> int:
     configure_logging(settings.config.logging)
     report(settings)
 
+    from trio_kubelet.native.arenas import keep_objects_together, share_one_heap
+
+    keep_objects_together()
+    share_one_heap()
     from trio_kubelet.agent import run as run_agent
     from trio_kubelet.common.service import ServiceManager
 

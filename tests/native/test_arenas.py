@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet import native
+from trio_kubelet.common.memory import resident
 from trio_kubelet.native.library import core
 
 pytestmark = pytest.mark.skipif(not native.HAVE_C, reason="the C extension is not built")
@@ -68,11 +69,6 @@ def test_the_first_free_one_is_taken_and_nobody_s_bytes_change(data: st.DataObje
     for block, _, size, _ in held:
         arenas.lib.tk_arena_free(arenas.arenas, block, size)
     arenas.lib.tk_arenas_free(arenas.arenas)
-
-
-def resident() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 def test_memory_goes_back_once_both_halves_of_a_huge_page_are_free(arenas: Arenas) -> None:

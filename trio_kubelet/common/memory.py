@@ -20,7 +20,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -96,8 +96,14 @@ def huge_pages() -> list[int]:
             wanted = b"[never]" not in file.read()
     except FileNotFoundError:
         wanted = False
-    library = ctypes.CDLL(None)
-    return [page for begin, end in (_spans() if wanted else ()) for page in _used(library, begin, end)]
+    if not wanted:
+        return []
+    library, pages = ctypes.CDLL(None), list[int]()
+    for each in list(_mappings()):  # all of them, before anything changes
+        begin, end = -(-each.begin // HUGE_PAGE) * HUGE_PAGE, each.end // HUGE_PAGE * HUGE_PAGE
+        if each.permissions == b"rw-p" and not each.is_of_a_file and begin < end:
+            pages += _used(library, begin, end)
+    return pages
 
 
 def _make_one(pages: list[int]) -> None:
@@ -112,20 +118,6 @@ def _make_one(pages: list[int]) -> None:
             library.madvise(where, size, _MADV_HUGEPAGE)
         if time.perf_counter() - began > _MADE:
             return
-
-
-def _spans() -> list[tuple[int, int]]:
-    """Where there may be huge pages of this process's own data: from address to address, whole ones."""
-    found = []
-    with open("/proc/self/maps", "rb") as maps:
-        for line in maps:
-            span, permissions, _, _, inode, *_ = line.split(None, 5)
-            if permissions == b"rw-p" and inode == b"0":
-                begin, end = (int(address, 16) for address in span.split(b"-"))
-                begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-                if begin < end:
-                    found.append((begin, end))
-    return found
 
 
 def _used(library: ctypes.CDLL, begin: int, end: int) -> Iterator[int]:
@@ -150,12 +142,27 @@ def hold_code() -> int:
     if not hasattr(library, "mlock2"):
         return 0
     held = 0
+    for each in _mappings():
+        if each.is_of_a_file and b"w" not in each.permissions:
+            size = each.end - each.begin
+            if library.mlock2(ctypes.c_void_p(each.begin), ctypes.c_size_t(size), _MLOCK_ONFAULT):
+                return held
+            held += size
+    return held
+
+
+class _Mapping(NamedTuple):
+    """A part of this process's memory, from address to address."""
+
+    begin: int
+    end: int
+    permissions: bytes
+    is_of_a_file: bool
+
+
+def _mappings() -> Iterator[_Mapping]:
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
-            span, permissions, *_, name = line.split(None, 5)
-            if name.startswith(b"/") and b"w" not in permissions:
-                begin, end = (int(address, 16) for address in span.split(b"-"))
-                if library.mlock2(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MLOCK_ONFAULT):
-                    return held
-                held += end - begin
-    return held
+            span, permissions, _, _, _, *name = line.split(None, 5)
+            begin, end = (int(address, 16) for address in span.split(b"-"))
+            yield _Mapping(begin, end, permissions, bool(name) and name[0].startswith(b"/"))

@@ -26,6 +26,10 @@ class ExecResult(NamedTuple):
     exit_code: int
 
 
+SILENT: Final = ExecResult(b"", b"", 0)
+"""Of a command that succeeded and wrote nothing, as most probes do."""
+
+
 class EventsLost(enum.Enum):
     """Type of the mark that stands in an event stream where events had no room."""
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final
 
 from google.protobuf.message import Message
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult
+from trio_kubelet.cri.doors import SILENT, Caller, ContainerEvent, ExecResult
 from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unimplemented, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 
@@ -381,14 +380,11 @@ def _merged(out: M, messages: Sequence[bytes]) -> M:
 
 
 def _exec_answer(message: bytes) -> ExecResult:
-    return _exec_result(cri.ExecSyncResponse.FromString(message)) if message else _SILENT
+    return _exec_result(cri.ExecSyncResponse.FromString(message)) if message else SILENT
 
 
 def _exec_result(answer: cri.ExecSyncResponse) -> ExecResult:
     return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
-
-
-_SILENT: Final = ExecResult(b"", b"", 0)
 
 
 def _url(url: str, method: str) -> str:

@@ -9,7 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.doors import SILENT, ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
@@ -23,7 +23,6 @@ MAX_OUTPUT = 10 * 1024
 _MOST_EXPANDED = 1 << 20
 """Characters that variables may stand for in a probe's command: each second anew. Linux takes hardly more."""
 
-_SILENT = ExecResult(b"", b"", 0)
 _PASSED = Outcome(Verdict.SUCCESS)
 
 Exec = Callable[[str, Sequence[str], float, int], Awaitable[ExecResult]]
@@ -119,7 +118,7 @@ def exec_outcome(found: ExecResult | CRIError, command: Sequence[str], timeout: 
     if isinstance(found, CRIError):
         too_much = isinstance(found, ResourceExhausted)
         return Outcome(Verdict.UNKNOWN, error=str(found), lasting=too_much)
-    if found == _SILENT:
+    if found == SILENT:
         return _PASSED
     said = (found.stdout[:MAX_OUTPUT] + found.stderr[:MAX_OUTPUT])[:MAX_OUTPUT]
     output = said.decode("utf-8", "replace")
