@@ -131,6 +131,7 @@ def _start(line: CommandLine) -> int:
     code = run_until_signal(run, service)
     if code == _AGAIN:
         # A new process image reads configuration and credentials anew; pods do not notice.
+        logging.flush()
         os.execv(sys.executable, sys.orig_argv)
     return code
 
@@ -144,6 +145,7 @@ def configure_logging(settings: Logging) -> None:
         settings.verbosity,
         [(item.file_pattern, item.verbosity) for item in settings.vmodule],
         info_stream=sys.stdout if options.split_stream else None,
+        in_thread=True,
     )
 
 
@@ -207,6 +209,7 @@ def _log_failure(error: Exception) -> None:
     if not all(isinstance(each, OSError | ConfigurationError | RunOnceError) for each in errors):
         import traceback
 
+        logging.flush()  # what came before
         traceback.print_exception(error)
     log.error("command failed", err=error)
 

@@ -6,7 +6,11 @@ import io
 import json
 import os
 import re
+import shutil
+import subprocess
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -242,6 +246,69 @@ def test_a_reader_that_stands_still_costs_lines_but_never_time() -> None:
     assert dropped is not None
     assert len(lines_read) - 2 + int(dropped[1]) == 300
     assert "after" in lines_read[-2] + lines_read[-1]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that `fsfreeze` can have stand still."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs root and mkfs.ext4")
+    image, at = tmp_path / "disk.img", tmp_path / "disk"
+    at.mkdir()
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, at], check=True)
+    yield at
+    subprocess.run(["umount", "-l", at], check=True)
+
+
+def test_a_disk_that_stands_still_costs_lines_but_never_time(disk: Path) -> None:
+    log, text = disk / "log", "x" * 10_000
+    with log.open("w") as sink:
+        configure(stream=sink, in_thread=True)
+        logger.info("before")
+        logging.flush(5)
+        assert "before" in log.read_text()
+        subprocess.run(["fsfreeze", "-f", disk], check=True)
+        try:
+            began = time.monotonic()
+            for number in range(300):
+                logger.info(text, number=number)
+            took = time.monotonic() - began
+            logging.flush(0.1)  # gives up
+            assert time.monotonic() - began < took + 1
+        finally:
+            subprocess.run(["fsfreeze", "-u", disk], check=True)
+        assert took < 1
+        logging.flush(5)
+        logger.info("after")
+        logging.flush(5)
+    said = log.read_text().splitlines()
+    kept = [int(line.rpartition("=")[2]) for line in said if text in line]
+    assert kept == list(range(len(kept)))
+    assert 100 < len(kept) < 300
+    assert [line.partition("] ")[2] for line in said[-2:]] == [
+        f'"Log lines dropped" count={300 - len(kept)}',
+        '"after"',
+    ]
+
+
+def test_a_file_gets_its_lines_in_order_and_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as sink:
+        configure(stream=sink, in_thread=True)
+        for number in range(1000):
+            logger.info("line", number=number)
+            if number % 100 == 0:
+                time.sleep(0.03)
+    logging.flush(5)
+    assert [int(line.rpartition("=")[2]) for line in log.read_text().splitlines()] == list(range(1000))
+    logger.info("one more")
+    until = time.monotonic() + 5
+    while "one more" not in log.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.005)
 
 
 def test_a_reader_that_left_does_not_matter() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from outcome import Error, Outcome, Value
 
-from trio_kubelet.common.threads import THREADS, Threads
+from trio_kubelet.common.threads import THREADS, Threads, start_thread
 
 LONG = 10.0
 """Seconds until a test fails."""
@@ -80,9 +85,17 @@ def test_a_thread_is_used_again_and_others_are_started_as_they_are_needed() -> N
     go.set()
 
 
-def test_a_thread_that_takes_long_to_start_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_takes_long_to_start_holds_up_nobody() -> None:
     """Work that waits for it goes to the first thread that is idle."""
-    threads, may_start = Threads(), threading.Event()
+    may_start, first = threading.Event(), [True]
+
+    def start(run: Callable[[], None]) -> None:
+        if not first:
+            may_start.wait(LONG)
+        first.clear()
+        start_thread(run)
+
+    threads = Threads(start=start)
     work, other = Work(threads), Work(threads)
     begun, end = threading.Event(), threading.Event()
 
@@ -93,13 +106,6 @@ def test_a_thread_that_takes_long_to_start_holds_up_nobody(monkeypatch: pytest.M
 
     work.begin(wait)
     assert begun.wait(LONG)
-    start = threading.Thread.start
-
-    def slow(thread: threading.Thread) -> None:
-        may_start.wait(LONG)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", slow)
     before = time.monotonic()
     other.begin(threading.get_ident)
     assert time.monotonic() - before < LONG / 2
@@ -109,38 +115,111 @@ def test_a_thread_that_takes_long_to_start_holds_up_nobody(monkeypatch: pytest.M
     may_start.set()
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    start, failures = threading.Thread.start, [1, 2]
+SLOW_KERNEL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+static int begun;
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    real = dlsym(RTLD_NEXT, "pthread_create");
+    if (begun++) /* the first is the one that starts the others */
+        usleep(1000000);
+    return real(thread, attr, run, arg);
+}
+"""
+LOOP = """
+import time
+from queue import SimpleQueue
+from trio_kubelet.common.threads import Threads
+done, threads, longest = SimpleQueue(), Threads(), 0.0
+began = before = time.monotonic()
+threads.start_soon(lambda: 1, done.put)
+while done.empty():
+    time.sleep(0.001)
+    longest, before = max(longest, time.monotonic() - before), time.monotonic()
+print(time.monotonic() - began, longest)
+"""
 
-    def failing(thread: threading.Thread) -> None:
-        if thread.name == "worker" and failures:
+
+def test_while_the_kernel_lets_no_thread_begin_the_loop_goes_on(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
+    source.write_text(SLOW_KERNEL)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", LOOP],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    took, longest = map(float, said.stdout.split())
+    assert took > 0.9
+    assert longest < 0.5
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
+    failures = [1, 2]
+
+    def start(run: Callable[[], None]) -> None:
+        if failures:
             failures.pop()
-            raise RuntimeError("can't start new thread")
-        start(thread)
+            raise OSError("as many as there may be")
+        start_thread(run)
 
-    monkeypatch.setattr(threading.Thread, "start", failing)
-    assert Work(Threads()).do(lambda: "done") == "done"
+    assert Work(Threads(start=start)).do(lambda: "done") == "done"
     assert capfd.readouterr().err.count("Cannot start a thread, will try again") == 2
+
+
+def test_as_many_threads_as_there_may_be_is_an_error_and_no_more() -> None:
+    code = """
+import resource, threading
+from trio_kubelet.common.threads import start_thread
+resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+begun, end = threading.Semaphore(0), threading.Event()
+def run():
+    begun.release()
+    end.wait()
+started = 0
+try:
+    while True:
+        start_thread(run)
+        started += 1
+except OSError as exc:
+    print(exc)
+for _ in range(started):
+    begun.acquire()
+end.set()
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "cannot start a thread" in said.stdout
+    assert said.stderr == ""
 
 
 def test_threads_that_are_idle_for_long_end_but_for_some() -> None:
     threads, go = Threads(kept=2, idle_seconds=0.05), threading.Event()
-    work, running = Work(threads), SimpleQueue[threading.Thread]()
+    work, running = Work(threads), SimpleQueue[int]()
 
     def wait() -> None:
-        running.put(threading.current_thread())
+        running.put(threading.get_native_id())
         go.wait(LONG)
 
     for _ in range(6):
         work.begin(wait)
-    began = [running.get(timeout=LONG) for _ in range(6)]
+    began = [Path(f"/proc/self/task/{running.get(timeout=LONG)}") for _ in range(6)]
+    assert all(thread.exists() for thread in began)
     go.set()
     until = time.monotonic() + LONG
-    while sum(thread.is_alive() for thread in began) > 2:
+    while sum(thread.exists() for thread in began) > 2:
         assert time.monotonic() < until
-        began[0].join(0.01)
-    for thread in began:
-        thread.join(0.1)  # longer than an idle one stays
-    assert sum(thread.is_alive() for thread in began) == 2
+        time.sleep(0.01)
+    time.sleep(0.5)  # longer than an idle one stays
+    assert sum(thread.exists() for thread in began) == 2

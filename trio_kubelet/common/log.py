@@ -7,7 +7,8 @@ records carry neither verbosity levels nor typed key/value pairs.
 
 Two promises hold for every call: it never raises, and it never waits for a slow reader. A line that standard
 error cannot take at once is kept (up to `BACKLOG_BYTES`) and written with a later line; beyond that, lines
-are dropped and counted, and the count is logged when the reader is back.
+are dropped and counted, and the count is logged when the reader is back. A file takes everything, but the
+disk may be busy for a minute: the agent has a thread write to it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fnmatch
 import os
 import re
 import select
+import stat
 import sys
 import threading
 import time
@@ -28,6 +30,8 @@ import msgspec
 BACKLOG_BYTES: Final = 1 << 20
 LONGEST_VALUE: Final = 16 * 1024
 """Characters of one value in a line: errors quote what pods and runtimes say, which may be megabytes."""
+TOGETHER: Final = 0.02
+"""Seconds that a thread waits between two writes to a file: one wake-up for the lines of a burst."""
 # Linux reports a pipe as writable when it takes this much without blocking.
 _CHUNK: Final = 4096
 # Values under these keys are credentials wherever they come from; nobody may log them by accident.
@@ -215,6 +219,13 @@ class _Writer:
             except (OSError, ValueError):
                 self._fd = -1
 
+    def is_to_a_file(self) -> bool:
+        """Whether what it writes goes to a disk."""
+        try:
+            return stat.S_ISREG(os.fstat(self._fd).st_mode)
+        except OSError:
+            return False
+
     def write(self, line: str) -> None:
         with self._lock:
             if self._fd < 0 and self._stream is not None:
@@ -256,12 +267,57 @@ class _Writer:
                 self._backlog_bytes += len(data) - written
                 if not written:
                     return
-            if not self._backlog and self._dropped:
-                note = (
-                    f'{_header("W", time.time_ns(), "log.py", 0)}"Log lines dropped" count={self._dropped}\n'
-                )
-                self._dropped = 0
-                self._push(note.encode())
+            if not self._backlog:
+                self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        """How many lines were lost, once there is room for that. With the lock."""
+        if self._dropped:
+            note = f'{_header("W", time.time_ns(), "log.py", 0)}"Log lines dropped" count={self._dropped}\n'
+            self._dropped = 0
+            self._push(note.encode())
+
+
+class _FileWriter(_Writer):
+    """Writes lines to a file, in a thread: a disk may be busy for a minute, and who writes waits for it."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        super().__init__(stream)
+        self._fd = os.dup(self._fd)  # the stream may be closed while the disk still has not taken its lines
+        self._changed = threading.Condition(self._lock)
+        self._writing = False
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def _drain(self, timeout: float) -> None:
+        self._changed.notify_all()
+        if timeout:
+            self._changed.wait_for(lambda: not self._backlog and not self._writing, timeout)
+
+    def _run(self) -> None:
+        """The thread."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._backlog)
+                lines = b"".join(self._backlog)
+                self._backlog.clear()
+                self._backlog_bytes = 0
+                self._tell_dropped()
+                self._writing = True
+            try:
+                while lines:
+                    lines = lines[os.write(self._fd, lines) :]
+            except OSError:
+                pass  # the disk is full, say: the lines are lost, the agent goes on
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+            time.sleep(TOGETHER)
+
+
+def _writer(stream: IO[str] | None, in_thread: bool) -> _Writer:
+    """Who writes to a stream; lines for a file in a thread if that is wanted."""
+    writer = _Writer(stream)
+    return _FileWriter(stream) if in_thread and writer.is_to_a_file() else writer
 
 
 class _Sink:
@@ -392,15 +448,17 @@ def configure(
     stream: IO[str] | None = None,
     info_stream: IO[str] | None = None,
     now_ns: Callable[[], int] = time.time_ns,
+    in_thread: bool = False,
 ) -> None:
     """Set format, verbosity and streams for all loggers, those that exist already included.
 
     `vmodule` holds (file pattern, verbosity) pairs. Everything goes to `stream` (standard error by default),
-    unless `info_stream` is given: then information and warnings go there and errors to `stream`.
+    unless `info_stream` is given: then information and warnings go there and errors to `stream`. With
+    `in_thread` a thread writes what goes to a file; the last lines are there after `flush`.
     """
     global _sink
-    errors = _Writer(stream)
-    infos = errors if info_stream is None else _Writer(info_stream)
+    errors = _writer(stream, in_thread)
+    infos = errors if info_stream is None else _writer(info_stream, in_thread)
     _sink = _Sink(format == "json", verbosity, tuple(vmodule), infos, errors, now_ns)
     _set_levels()
 

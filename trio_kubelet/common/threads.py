@@ -4,10 +4,12 @@ To start a thread may take long. The kernel lets no thread or process begin whil
 cgroups, which a runtime does for every container that it starts or enters (`cgroup_threadgroup_rwsem`): on a
 node with far more of that than it had CPUs for, one took 7.6 seconds. The event loop is not to wait for that,
 nor for a CPU for the new thread: it hands over work, to a thread that is idle or to the next that will be.
+The interpreter starts a thread without letting others go on meanwhile, so the C library is asked instead.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -29,9 +31,42 @@ KEPT: Final = 8
 IDLE_SECONDS: Final = 60.0
 """After which others end."""
 _AGAIN: Final = 0.2  # seconds until a thread that could not be started is tried again
+_STACK: Final = 8 << 20  # bytes of addresses; what is not used takes no memory
+_DETACHED: Final = 1  # PTHREAD_CREATE_DETACHED: nobody waits for its end
+_ATTRIBUTES: Final = 256  # bytes, more than a pthread_attr_t has anywhere
 
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Outcome[Any]], object]]
 """Work, and who is told what it came to."""
+
+
+_starting: Final = deque[Callable[[], None]]()  # what the threads that are being started are to do
+
+
+def _begin(_: object) -> None:
+    """What a new thread does first."""
+    _starting.popleft()()
+
+
+_BEGIN: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_begin)
+
+
+def start_thread(run: Callable[[], None]) -> None:
+    """Has a new thread call `run`, which ends with the process at the latest. Waits for the kernel, maybe
+    long, while other threads go on: `threading` would keep the interpreter from them.
+
+    Raises OSError if there are as many threads as there may be.
+    """
+    library = ctypes.CDLL(None)
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES)
+    library.pthread_attr_init(attributes)
+    library.pthread_attr_setdetachstate(attributes, _DETACHED)
+    library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_STACK))
+    _starting.append(run)
+    code = library.pthread_create(ctypes.byref(ctypes.c_void_p()), attributes, _BEGIN, None)
+    library.pthread_attr_destroy(attributes)
+    if code:
+        _starting.remove(run)
+        raise OSError(code, f"cannot start a thread: {os.strerror(code)}")
 
 
 class _Idle:
@@ -48,9 +83,15 @@ class _Idle:
 class Threads:
     """As many threads as there is work at once; the lanes see to it that this is not too much."""
 
-    def __init__(self, kept: int = KEPT, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        kept: int = KEPT,
+        idle_seconds: float = IDLE_SECONDS,
+        start: Callable[[Callable[[], None]], None] = start_thread,
+    ) -> None:
         self._kept = kept
         self._idle_seconds = idle_seconds
+        self._start = start
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -83,9 +124,9 @@ class Threads:
             self._wanted.get()
             while self._jobs:
                 try:
-                    threading.Thread(target=self._run, name="worker", daemon=True).start()
+                    self._start(self._run)
                     break
-                except (RuntimeError, MemoryError) as exc:  # there are as many as there may be
+                except (OSError, MemoryError) as exc:  # there are as many as there may be
                     log.error("Cannot start a thread, will try again", err=exc)
                     time.sleep(_AGAIN)
 
@@ -125,3 +166,4 @@ class Threads:
 
 THREADS: Final = Threads()
 os.register_at_fork(after_in_child=THREADS.begin_anew)
+os.register_at_fork(after_in_child=_starting.clear)

@@ -194,7 +194,7 @@ async def _agent_and_screen(
                 caption = Caption(caption.title, (*caption.notes, f"page: {address}"))
             nursery = await stack.enter_async_context(trio.open_nursery())
             nursery.start_soon(Screen(sys.stdout, caption, ports.read_only).run)
-            logging.configure("text", settings.config.logging.verbosity, stream=log_file)
+            logging.configure("text", settings.config.logging.verbosity, stream=log_file, in_thread=True)
             report(settings)
             await agent.run(settings.flags, settings.config, ServiceManager({}))
             nursery.cancel_scope.cancel()
