@@ -286,12 +286,11 @@ def test_a_disk_that_stands_still_costs_lines_but_never_time(disk: Path) -> None
         logging.flush(5)
     said = log.read_text().splitlines()
     kept = [int(line.rpartition("=")[2]) for line in said if text in line]
-    assert kept == list(range(len(kept)))
+    assert kept == sorted(set(kept))
     assert 100 < len(kept) < 300
-    assert [line.partition("] ")[2] for line in said[-2:]] == [
-        f'"Log lines dropped" count={300 - len(kept)}',
-        '"after"',
-    ]
+    dropped = [int(line.rpartition("=")[2]) for line in said if '"Log lines dropped"' in line]
+    assert sum(dropped) == 300 - len(kept)
+    assert said[-1].endswith('] "after"')
 
 
 def test_a_file_gets_its_lines_in_order_and_at_once(tmp_path: Path) -> None:
