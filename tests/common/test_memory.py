@@ -28,6 +28,7 @@ async def test_memory_is_given_back_when_the_agent_has_grown(
     monkeypatch.setattr(memory, "trim", trim)
     monkeypatch.setattr(memory, "huge_pages", list)
     monkeypatch.setattr(memory, "hold_code", int)
+    monkeypatch.setattr(memory, "is_crowded", bool)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(memory.look_after_memory)
@@ -38,6 +39,46 @@ async def test_memory_is_given_back_when_the_agent_has_grown(
             await trio.sleep(memory.PERIOD)
         nursery.cancel_scope.cancel()
     assert [round((at - began) / memory.PERIOD) for at in trimmed] == [1, 7]
+
+
+async def test_memory_is_left_alone_while_more_want_a_cpu_than_there_are(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the kernel does for it takes seconds then, and the event loop waits for it."""
+    load, trimmed, made = tmp_path / "loadavg", list[float](), list[float]()
+    cpus, began = os.cpu_count() or 1, trio.current_time()
+
+    def want(threads: int) -> None:
+        load.write_text(f"400.00 20.00 3.00 {threads}/5643 13906\n")
+
+    def make(pages: list[int]) -> None:
+        made.append(trio.current_time() - began)
+        pages.pop()
+        if len(made) == 2:
+            want(100 * cpus)
+
+    monkeypatch.setattr(memory, "_LOAD", str(load))
+    monkeypatch.setattr(memory, "resident", lambda: 60 << 20)
+    monkeypatch.setattr(memory, "trim", lambda: trimmed.append(trio.current_time() - began))
+    monkeypatch.setattr(memory, "huge_pages", lambda: [1, 2, 3])
+    monkeypatch.setattr(memory, "_make_one", make)
+    monkeypatch.setattr(memory, "hold_code", int)
+    want(2 * cpus + 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.look_after_memory)
+        await trio.sleep(3.5 * memory.PERIOD)
+        assert not trimmed
+        want(2 * cpus)
+        await trio.sleep(2 * memory.PERIOD)
+        assert len(trimmed) == 1
+        assert len(made) == 2
+        await trio.sleep(2 * memory.PERIOD)
+        assert len(made) == 2
+        want(0)
+        await trio.sleep(2 * memory.PERIOD)
+        nursery.cancel_scope.cancel()
+    assert len(trimmed) == 1
+    assert len(made) == 3
 
 
 def test_what_lies_free_between_pieces_in_use_is_given_back() -> None:
@@ -53,6 +94,7 @@ def test_what_lies_free_between_pieces_in_use_is_given_back() -> None:
 
 GATHERED = """
 import ctypes, mmap, trio
+from trio_kubelet.common import memory
 from trio_kubelet.common.memory import HUGE_PAGE, gather, huge_pages
 
 USED = [8] * 6 + [1] * 6  # eighths of huge pages
@@ -72,6 +114,7 @@ def huge():
         elif inside and line.startswith("AnonHugePages:"):
             return (int(line.split()[1]) << 10) // HUGE_PAGE
 
+memory.is_crowded = bool
 before, found = huge(), set(huge_pages())
 trio.run(gather)
 print(before, found == set(huge_pages()), huge(), all(set(whole[part]) == {ord("x")} for part in parts))
