@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import disks
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.log import LONGEST_VALUE, configure, describe_error, get_logger, go_quote, shortened
 
@@ -253,14 +254,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that `fsfreeze` can have stand still."""
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         pytest.skip("needs root and mkfs.ext4")
-    image, at = tmp_path / "disk.img", tmp_path / "disk"
-    at.mkdir()
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    subprocess.run(["mkfs.ext4", "-q", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, at], check=True)
-    yield at
-    subprocess.run(["umount", "-l", at], check=True)
+    at = tmp_path / "disk"
+    with disks.disk(at, tmp_path / "disk.img", 16, ["mkfs.ext4", "-q"]):
+        yield at
 
 
 def test_a_disk_that_stands_still_costs_lines_but_never_time(disk: Path) -> None:

@@ -6,7 +6,6 @@ the pods of this node may have together, or small filesystems of its own: the ma
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import PATIENCE, Manifest, Node, container, wait_until
 from tests.containerd.scenes import Journal, say, uptime
 from tests.containerd.test_pod_objects import Cluster, described
+from tests.disks import disk
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
@@ -256,17 +256,8 @@ async def test_an_empty_dir_over_its_limit(new_node: NewNode, tmp_path: Path) ->
 @contextmanager
 def small_disk(at: Path, scratch: Path) -> Iterator[None]:
     """A filesystem of 64 MB, mounted there."""
-    image = scratch / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(64 * MIB)
-    subprocess.run(["mkfs.ext4", "-q", "-N", "4096", image], check=True)
-    at.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-o", "loop", image, at], check=True)
-    try:
+    with disk(at, scratch / "disk.img", 64, ["mkfs.ext4", "-q", "-N", "4096"]):
         yield
-    finally:
-        # After a failure the node has been taken down already, with what was mounted below it.
-        subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
 
 
 def writer(mebibytes: int, path: str) -> Manifest:

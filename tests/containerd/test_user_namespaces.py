@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, container, pod, running_node, wait_until
 from tests.containerd.scenes import uid_of
 from tests.containerd.test_pod_objects import Cluster
+from tests.disks import counting_disk
 from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.standalone.node import Provisions
 from trio_kubelet.volumes.project_quotas import counted
@@ -128,22 +128,6 @@ async def test_a_runtime_without_them_is_told_so(systemd_node: NewNode) -> None:
         status = await node.pod_status("refused")
         assert status["phase"] == "Pending"
         assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
-
-
-@contextmanager
-def counting_disk(kind: str, at: Path, scratch: Path) -> Iterator[None]:
-    """A filesystem that counts what projects have, mounted there."""
-    image = scratch / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(320 * MIB)
-    make = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q", "-O", "quota,project"]}[kind]
-    subprocess.run([*make, image], check=True)
-    at.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-o", "loop,prjquota", image, at], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", at], check=False, stderr=subprocess.DEVNULL)
 
 
 def projects() -> str:

@@ -5,14 +5,15 @@ of each, which thresholds count, which one is met, who goes, and what `/stats/su
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio.testing
 
+from tests.disks import disk
 from tests.eviction.build import pod_stats
 from tests.node.world import Said
 from tests.stats.test_collector import World
@@ -43,20 +44,11 @@ PLACES = {
 @pytest.fixture
 def disks(tmp_path: Path) -> Iterator[Path]:
     """Two small filesystems."""
-    mounted = []
-    try:
+    with ExitStack() as stack:
         for name, size in SIZES.items():
-            image, at = tmp_path / f"{name}.img", tmp_path / name
-            at.mkdir()
-            with image.open("wb") as file:
-                file.truncate(size * MIB)
-            subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
-            subprocess.run(["mount", "-o", "loop", image, at], check=True)
-            mounted.append(at)
+            make = ["mkfs.ext4", "-q", "-m", "0"]
+            stack.enter_context(disk(tmp_path / name, tmp_path / f"{name}.img", size, make))
         yield tmp_path
-    finally:
-        for at in mounted:
-            subprocess.run(["umount", "-l", at], check=True)
 
 
 def tell(monkeypatch: pytest.MonkeyPatch, images: Path, containers: Path) -> None:

@@ -6,10 +6,12 @@ import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.disks import counting_disk
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.podinfo.context import Features, NodeContext
@@ -142,20 +144,13 @@ def test_which_volumes_are_counted(gate: bool, host_users: bool | None, medium: 
 @pytest.fixture(params=["xfs", "ext4"])
 def counting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A filesystem that counts what projects have."""
-    image, at = tmp_path / "disk.img", tmp_path / "disk"
-    at.mkdir()
-    with image.open("wb") as file:
-        file.truncate(320 * MIB)
-    make = {"xfs": ["mkfs.xfs", "-q"], "ext4": ["mkfs.ext4", "-q", "-O", "quota,project"]}[request.param]
-    try:
-        subprocess.run([*make, image], check=True, capture_output=True)
-        subprocess.run(["mount", "-o", "loop,prjquota", image, at], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no {request.param} with project quotas here: {error}")
-    try:
+    at = tmp_path / "disk"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(counting_disk(request.param, at, tmp_path))
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no {request.param} with project quotas here: {error}")
         yield at
-    finally:
-        subprocess.run(["umount", "-l", at], check=True)
 
 
 @pytest.mark.node
