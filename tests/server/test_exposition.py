@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trio_kubelet.common.metrics import MetricMaker, PlainCounter
+from trio_kubelet.common.metrics import BETA, MetricMaker, PlainCounter
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.server.http.exposition import render
@@ -35,6 +35,31 @@ def test_labels_are_escaped_and_empty_families_left_out() -> None:
     Gauge("unused", "U.", ["x"], registry=registry)
     gauge.labels('a"b\\c\n').set(3)
     assert lines(registry) == ["# HELP g G\\nh.", "# TYPE g gauge", 'g{x="a\\"b\\\\c\\n"} 3']
+
+
+def test_a_metric_tells_how_stable_it_is() -> None:
+    registry = CollectorRegistry()
+    alpha, beta = MetricMaker(registry), MetricMaker(registry, BETA)
+    alpha.gauge("g", "G.").set(1)
+    alpha.plain_counter("p_count", "P.").inc()
+    beta.counter("c", "C.").inc()
+    beta.histogram("h", "H.").observe(1)
+    alpha.quick_counter("qc", "Qc.", ["x"]).labels("1").value += 1
+    beta.quick_histogram("qh", "Qh.", ["x"]).labels("1").observe(1)
+    alpha.counted("n", "N.", ["x"], lambda: {("1",): 1})
+    beta.counted_ever("e", "E.", ["x"], lambda: {("1",): 1})
+    beta.gauge("trio_kubelet_own", "Nothing is promised.").set(1)
+    assert [line for line in lines(registry) if line.startswith("# HELP")] == [
+        "# HELP g [ALPHA] G.",
+        "# HELP p_count [ALPHA] P.",
+        "# HELP c_total [BETA] C.",
+        "# HELP h [BETA] H.",
+        "# HELP qc_total [ALPHA] Qc.",
+        "# HELP qh [BETA] Qh.",
+        "# HELP n [ALPHA] N.",
+        "# HELP e_total [BETA] E.",
+        "# HELP trio_kubelet_own Nothing is promised.",
+    ]
 
 
 def test_a_label_that_is_no_text_leaves_the_others_to_be_read() -> None:

@@ -51,7 +51,7 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
     for name in ("CRIListStreaming", "EventedPLEG"):  # used unless they are switched off
         wanted[name] = line(name, "ALPHA", "1")
     head, kind, *shown = gates({})
-    assert head.startswith("# HELP kubernetes_feature_enabled ")
+    assert head.startswith("# HELP kubernetes_feature_enabled [BETA] ")
     assert kind == "# TYPE kubernetes_feature_enabled gauge"
     assert shown == [wanted[name] for name in sorted(wanted)]
 
@@ -125,11 +125,9 @@ async def test_the_start_is_among_small_registries_too() -> None:
     add_start_time(registry, 1_795_284_303_040_000_000)
     answer = await HealthMetrics(registry).page(REQUEST)
     assert isinstance(answer, Response)
-    assert (
-        answer.body
-        == (  # as a kubelet has it when no check was asked yet, but for the stability in its help
-            b"# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.\n"
-            b"# TYPE process_start_time_seconds gauge\n"
-            b"process_start_time_seconds 1.79528430304e+09\n"
-        )
+    assert answer.body == (  # as a kubelet has it when no check was asked yet
+        b"# HELP process_start_time_seconds [ALPHA] Start time of the process since unix epoch in "
+        b"seconds.\n"
+        b"# TYPE process_start_time_seconds gauge\n"
+        b"process_start_time_seconds 1.79528430304e+09\n"
     )

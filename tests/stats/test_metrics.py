@@ -84,6 +84,15 @@ def test_resource_metrics_have_the_kubelets_names_labels_and_moments() -> None:
     assert found["container_cpu_usage_seconds"].type == "counter"
 
 
+def test_resource_metrics_tell_how_stable_they_are() -> None:
+    found = parsed(list(resource_families(samples.snapshot(samples.pod()), hidden=True)))
+    levels = {name: family.documentation.split()[0] for name, family in found.items()}
+    alpha = {name for name in RESOURCE_NAMES if "_swap_" in name} | {"scrape_error"}
+    assert {name for name, level in levels.items() if level == "[ALPHA]"} == alpha
+    assert {name for name, level in levels.items() if level == "[STABLE]"} == levels.keys() - alpha
+    assert found["scrape_error"].documentation.startswith("[ALPHA] (Deprecated since 1.29.0) ")
+
+
 def test_a_runtime_that_is_away_shows_as_an_error_beside_what_is_known() -> None:
     found = resources(samples.snapshot(samples.pod(), failed=True))
     assert found["resource_scrape_error"].samples[0].value == 1

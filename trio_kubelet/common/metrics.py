@@ -18,6 +18,11 @@ from trio_kubelet.common.quick_metrics import QuickCounter, QuickHistogram
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+ALPHA, BETA, INTERNAL = "ALPHA", "BETA", "INTERNAL"
+"""How stable Kubernetes promises a metric to be (`StabilityLevel` of its component-base)."""
+_OWN = "trio_kubelet_"  # what only this agent has: nothing is promised
+
+
 class PlainCounter(Gauge):
     """A counter whose name does not end in `_total`, as some of the kubelet's do not.
 
@@ -43,28 +48,30 @@ class _Counted(Collector):
 
 
 class MetricMaker:
-    """Makes the metrics of one registry."""
+    """Makes the metrics of one registry that are of one level, which pages show before the meaning."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, level: str = ALPHA) -> None:
         self._registry = registry
+        self._level = level
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        return Counter(name, meaning, labels, registry=self._registry)
+        return Counter(name, self._help(name, meaning), labels, registry=self._registry)
 
     def plain_counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> PlainCounter:
-        return PlainCounter(name, meaning, labels, registry=self._registry)
+        return PlainCounter(name, self._help(name, meaning), labels, registry=self._registry)
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
-        return Gauge(name, meaning, labels, registry=self._registry)
+        return Gauge(name, self._help(name, meaning), labels, registry=self._registry)
 
     def histogram(
         self, name: str, meaning: str, labels: Sequence[str] = (), buckets: Sequence[float] = DEFAULT_BUCKETS
     ) -> Histogram:
-        return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)
+        text = self._help(name, meaning)
+        return Histogram(name, text, labels, buckets=buckets, registry=self._registry)
 
     def quick_counter(self, name: str, meaning: str, labels: Sequence[str]) -> QuickCounter:
         """For what happens all the time, in the event loop's thread."""
-        made = QuickCounter(name, meaning, labels)
+        made = QuickCounter(name, self._help(name, meaning), labels)
         self._registry.register(made)
         return made
 
@@ -72,14 +79,19 @@ class MetricMaker:
         self, name: str, meaning: str, labels: Sequence[str], buckets: Sequence[float] = DEFAULT_BUCKETS
     ) -> QuickHistogram:
         """The same."""
-        made = QuickHistogram(name, meaning, labels, buckets)
+        made = QuickHistogram(name, self._help(name, meaning), labels, buckets)
         self._registry.register(made)
         return made
 
     def counted(self, name: str, meaning: str, labels: Sequence[str], count: Counts) -> None:
         """A gauge whose values are counted when they are asked for."""
-        self._registry.register(_Counted(lambda: GaugeMetricFamily(name, meaning, labels=labels), count))
+        text = self._help(name, meaning)
+        self._registry.register(_Counted(lambda: GaugeMetricFamily(name, text, labels=labels), count))
 
     def counted_ever(self, name: str, meaning: str, labels: Sequence[str], count: Counts) -> None:
         """The same of a counter."""
-        self._registry.register(_Counted(lambda: CounterMetricFamily(name, meaning, labels=labels), count))
+        text = self._help(name, meaning)
+        self._registry.register(_Counted(lambda: CounterMetricFamily(name, text, labels=labels), count))
+
+    def _help(self, name: str, meaning: str) -> str:
+        return meaning if name.startswith(_OWN) else f"[{self._level}] {meaning}"

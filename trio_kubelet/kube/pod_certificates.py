@@ -208,7 +208,7 @@ class PodCertificates(Collector):
         """How many sources there are, by signer and state."""
         family = GaugeMetricFamily(
             "kubelet_podcertificate_states",
-            "Certificates of pods, by signer and state.",
+            "[ALPHA] Certificates of pods, by signer and state.",
             labels=["signer_name", "state"],
         )
         now_ns = self._clock.now_ns()

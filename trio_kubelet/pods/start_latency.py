@@ -20,7 +20,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.metrics import INTERNAL, MetricMaker
 from trio_kubelet.podinfo.updates import is_mirror
 from trio_kubelet.pods.metrics import POD_START_BUCKETS
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -126,7 +126,7 @@ class PodStarts:
             "Time from the creation of a pod until it runs.",
             buckets=POD_START_BUCKETS,
         )
-        self._first_network = make.gauge(
+        self._first_network = MetricMaker(registry, INTERNAL).gauge(
             "kubelet_first_network_pod_start_sli_duration_seconds",
             "Start of the first pod with a network of its own, without image pulls and init containers.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.metrics import BETA, MetricMaker
 from trio_kubelet.common.quick_metrics import Count, Durations, QuickCounter, QuickHistogram
 from trio_kubelet.probes.types import ProbeKey
 
@@ -17,7 +17,7 @@ class ProbeMetrics:
         self.registry = CollectorRegistry(auto_describe=False)
         make = MetricMaker(self.registry)
         labels = ["probe_type", "container", "pod", "namespace"]
-        self._total = make.quick_counter(
+        self._total = MetricMaker(self.registry, BETA).quick_counter(
             "prober_probe_total", "Runs of a container's probe by result.", [*labels, "pod_uid", "result"]
         )
         self._duration = make.quick_histogram(

@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.metrics import BETA, MetricMaker
 
 PULL_BUCKETS = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 # fmt: off
@@ -76,13 +76,14 @@ class RuntimeMetrics:
             ["image_size_in_bytes"],
             buckets=PULL_BUCKETS,
         )
-        self.image_volume_requested = make.counter(
+        beta = MetricMaker(registry, BETA)
+        self.image_volume_requested = beta.counter(
             "kubelet_image_volume_requested", "Image volumes that containers asked for."
         )
-        self.image_volume_mounted = make.counter(
+        self.image_volume_mounted = beta.counter(
             "kubelet_image_volume_mounted_succeed", "Image volumes mounted."
         )
-        self.image_volume_errors = make.counter(
+        self.image_volume_errors = beta.counter(
             "kubelet_image_volume_mounted_errors", "Image volumes that could not be mounted."
         )
         self.sleep_hooks_cut_short = make.counter(

@@ -91,7 +91,7 @@ class StatsPages:
                 if container.logs is not None
             ]
             if lines and first:
-                lines.insert(0, head(name, "gauge", "Bytes that the logs of a container take."))
+                lines.insert(0, head(name, "gauge", "[ALPHA] Bytes that the logs of a container take."))
                 first = False
             yield "".join(lines).encode()
 

@@ -114,11 +114,11 @@ def _seconds(amount: Amount) -> int | float:
     return whole if not rest else amount.value / NANOSECONDS
 
 
-_CPU: Final = ("cpu_usage_seconds_total", COUNTER, "CPU time used so far, in core-seconds:", "cpu")
-_UNRECLAIMABLE = "Memory in use that cannot be reclaimed at once, in bytes:"
+_CPU: Final = ("cpu_usage_seconds_total", COUNTER, "[STABLE] CPU time used so far, in core-seconds:", "cpu")
+_UNRECLAIMABLE = "[STABLE] Memory in use that cannot be reclaimed at once, in bytes:"
 _MEMORY: Final = ("memory_working_set_bytes", GAUGE, _UNRECLAIMABLE, "memory")
-_SWAP: Final = ("swap_usage_bytes", GAUGE, "Swap in use, in bytes:", "swap")
-_SWAP_LIMIT: Final = ("swap_limit_bytes", GAUGE, "Swap that may be used, in bytes:", "swap_limit")
+_SWAP: Final = ("swap_usage_bytes", GAUGE, "[ALPHA] Swap in use, in bytes:", "swap")
+_SWAP_LIMIT: Final = ("swap_limit_bytes", GAUGE, "[ALPHA] Swap that may be used, in bytes:", "swap_limit")
 _OF_CONTAINERS: Final = (_CPU, _MEMORY, _SWAP_LIMIT, _SWAP)
 _OF_ALL: Final = (_CPU, _MEMORY, _SWAP)
 """Families in their order: name, kind, meaning, and the field of `Figures`."""
@@ -142,10 +142,15 @@ def resource_families(snapshot: StatsSnapshot, *, hidden: bool = False) -> Itera
         if figure == "memory":
             name = "container_start_time_seconds"
             lines = unique((key, sample(name, key, at / NANOSECONDS)) for key, at in starts.items() if at > 0)
-            yield family(name, GAUGE, "When the container was made, in seconds since the epoch.", lines)
+            yield family(
+                name, GAUGE, "[STABLE] When the container was made, in seconds since the epoch.", lines
+            )
     for whose, rows in (("node", {"": node}), ("pod", pods)):
         for name, kind, meaning, figure in _OF_ALL:
             yield _family(f"{whose}_{name}", kind, f"{meaning} {whose}.", rows, figure)
-    for name in ("resource_scrape_error", *(("scrape_error",) if hidden else ())):
+    errors = {"resource_scrape_error": "[STABLE]"}
+    if hidden:
+        errors["scrape_error"] = "[ALPHA] (Deprecated since 1.29.0)"
+    for name, level in errors.items():
         failed = [sample(name, "", int(snapshot.failed))]
-        yield family(name, GAUGE, "1 if the runtime did not answer, 0 otherwise.", failed)
+        yield family(name, GAUGE, f"{level} 1 if the runtime did not answer, 0 otherwise.", failed)

@@ -336,15 +336,17 @@ class ClaimStats(Collector):
         claims = self._meter.claims()
         for name, words, field in self._FIGURES:
             family = GaugeMetricFamily(
-                f"kubelet_volume_stats_{name}", words, labels=["namespace", "persistentvolumeclaim"]
+                f"kubelet_volume_stats_{name}",
+                f"[ALPHA] {words}",
+                labels=["namespace", "persistentvolumeclaim"],
             )
             for key, use in claims.items():
                 family.add_metric(key, getattr(use, field))
             yield family
         health = GaugeMetricFamily(
             "kubelet_volume_stats_health_status_abnormal",
-            "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, "
-            "0 indicates volume is healthy",
+            "[ALPHA] Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is "
+            "unhealthy, 0 indicates volume is healthy",
             labels=["namespace", "persistentvolumeclaim"],
         )
         for key, use in claims.items():

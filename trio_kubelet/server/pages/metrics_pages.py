@@ -45,7 +45,7 @@ class GateMetrics(WrittenCollector):
             for name, gate in known_gates().items()
         } | self._collective
         settings = self._settings
-        yield head(GATES_METRIC, "gauge", "Stage of a feature, and whether it is on.") + "".join(
+        yield head(GATES_METRIC, "gauge", "[BETA] Stage of a feature, and whether it is on.") + "".join(
             [
                 f'{GATES_METRIC}{{name="{name}",stage="{stage}"}} {settings.get(name, on):d}\n'
                 for name, (stage, on) in sorted(gates.items())
