@@ -48,7 +48,13 @@ def pod(containers: list[list[tuple[str, str]]], volumes: dict[str, Any], **fiel
 
 
 def parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.split("/") if part not in ("", "."))
+    found: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            found = found[:-1]
+        elif part not in ("", "."):
+            found.append(part)
+    return tuple(found)
 
 
 def outermost_inside(containers: list[list[tuple[str, str]]], volume: str) -> set[str]:
@@ -61,7 +67,7 @@ def outermost_inside(containers: list[list[tuple[str, str]]], volume: str) -> se
             outermost = {
                 p for p in inside if not any(other != p and p[: len(other)] == other for other in inside)
             }
-            found |= {"/".join(path[len(base) :]) for path in outermost if ".." not in path[len(base) :]}
+            found |= {"/".join(path[len(base) :]) for path in outermost}
     return found
 
 
@@ -82,6 +88,24 @@ def test_nested_mounts_reach_the_plan() -> None:
     )
     plans = [plan_volume(made, volume, NODE) for volume in made.spec.volumes or ()]
     assert [plan.nested for plan in plans if isinstance(plan, Projection)] == [("b",), ()]
+
+
+def test_mounts_of_an_ephemeral_container_are_nested_too() -> None:
+    """It came later: what it mounts inside a volume of files needs a directory there as well."""
+    made = pod([[("v", "/a")]], {"v": FILES, "x": {"emptyDir": {}}})
+    mounts = [v1.VolumeMount(name="v", mount_path="/b"), v1.VolumeMount(name="x", mount_path="/b/c")]
+    made.spec.ephemeral_containers = [v1.EphemeralContainer(name="e", volume_mounts=mounts)]
+    assert set(nested_mount_points(made)["v"]) == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("path", "cleaned"), [("foo/../../dir", "../dir"), ("../a/./", "../a"), ("/../a", None), ("a/..", None)]
+)
+def test_files_are_not_mounted_outside_of_their_container(path: str, cleaned: str | None) -> None:
+    made = pod([[("w", "/w"), ("v", path), ("x", path)]], {"v": FILES, "w": FILES, "x": {"emptyDir": {}}})
+    plans = [plan_volume(made, volume, NODE) for volume in made.spec.volumes or ()]
+    problems = [plan.directory.problem for plan in plans if isinstance(plan, Projection)]
+    assert problems == [f"invalid container mount point {cleaned}" if cleaned else "", ""]
 
 
 def test_thousands_of_volumes_and_mounts_are_planned_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -10,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import containers_with_path, regular_containers
+from trio_kubelet.api.containers import all_containers, containers_with_path, regular_containers
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.api.quantity import QuantityError
 from trio_kubelet.podinfo.amounts import amount, whole
@@ -148,6 +149,22 @@ class PodWide:
         return size
 
     @cached_property
+    def outside(self) -> dict[str, str]:
+        """Where volumes are mounted that are to be outside of their container, by name (kubelet:
+        `getNestedMountpoints`).
+        """
+        places = (
+            (mount.name, _clean(mount.mount_path))
+            for container in all_containers(self._pod.spec)
+            for mount in container.volume_mounts or ()
+        )
+        found: dict[str, str] = {}
+        for name, place in places:
+            if place.startswith("../"):
+                found.setdefault(name, place)
+        return found
+
+    @cached_property
     def page_sizes(self) -> dict[int, str] | str:
         """The sizes of huge pages the pod asks for, or why they cannot be told."""
         try:
@@ -193,13 +210,14 @@ def plan_volume(
         raise VolumeError(
             f'failed to get Plugin from volumeSpec for volume "{volume.name}" err=no volume plugin matched'
         )
-    on_disk = plugin == CONFIG_MAP
+    on_disk, outside = plugin == CONFIG_MAP, shared.outside.get(volume.name)
     directory = EmptyDir(
         name=volume.name,
         path=volume_dir(ctx.root_dir, pod.metadata.uid, plugin, volume.name),
         ready_dir=ready_dir(ctx.root_dir, pod.metadata.uid, f"wrapped_{volume.name}"),
         medium=Medium.DISK if on_disk else Medium.MEMORY,
         size=0 if on_disk else shared.memory,
+        problem=f"invalid container mount point {outside}" if outside is not None else "",
     )
     return Projection(volume.name, directory, tuple(shared.nested.get(volume.name, ())))
 
@@ -260,7 +278,7 @@ def nested_mount_points(pod: v1.Pod) -> dict[str, dict[str, None]]:
     projections = {volume.name for volume in pod.spec.volumes or () if projection_plugin(volume) is not None}
     found: dict[str, dict[str, None]] = {}
     room = MOST_NESTED
-    for container in regular_containers(pod.spec):
+    for container in all_containers(pod.spec):
         # One volume may be at one path in several spellings.
         places = dict.fromkeys((m.name, f"{_clean(m.mount_path)}/") for m in container.volume_mounts or ())
         inside = _directly_inside({path for _, path in places})
@@ -368,5 +386,6 @@ def _lesser(size: int, limit: int) -> int:
 
 
 def _clean(path: str) -> str:
-    """A path without doubled or final slashes."""
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    """A path in its shortest spelling."""
+    short = posixpath.normpath(path)
+    return short[1:] if short.startswith("//") else short  # to POSIX two slashes may be another root
