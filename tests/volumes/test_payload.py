@@ -144,6 +144,23 @@ def test_paths_that_leave_the_volume_are_refused(path: str) -> None:
         check_path(path)
 
 
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("", 'must not be empty: ""'),
+        ("/a/..", "must be relative path: /a/.."),
+        ("../" + "a" * 4096, "must be less than or equal to 4096 characters"),
+        ("a/../b", "must not contain '..': a/../b"),
+        ("a/" + "\u00e4" * 128, "filenames must be less than or equal to 255 characters"),
+        ("..a", "must not start with '..': ..a"),
+    ],
+)
+def test_a_path_is_refused_with_what_is_wrong_with_it(path: str, problem: str) -> None:
+    with pytest.raises(VolumeError) as caught:
+        check_path(path)
+    assert str(caught.value) == f"invalid path: {problem}"
+
+
 @pytest.mark.parametrize("path", ["a", "a/..b", ".a", "a" * 255, "a/" * 127 + "a"])
 def test_paths_inside_the_volume(path: str) -> None:
     check_path(path)
@@ -152,6 +169,22 @@ def test_paths_inside_the_volume(path: str) -> None:
 def test_errors_together() -> None:
     assert aggregate_errors(["a"]) == aggregate_errors(["a", "a"]) == "a"
     assert aggregate_errors(["a", "b"]) == "[a, b]"
+
+
+def test_all_facts_that_cannot_be_had_are_told() -> None:
+    wanted = [("c", "limits.gpu"), ("x", "limits.cpu"), ("c", "limits.cpu"), ("x", "limits.memory")]
+    items = [
+        {"path": str(number), "resourceFieldRef": {"containerName": name, "resource": resource}}
+        for number, (name, resource) in enumerate(wanted)
+    ]
+    told = "unsupported container resource : limits.gpu, container x not found"
+    with pytest.raises(VolumeError) as caught:
+        files({"downwardAPI": {"items": items}}, Objects())
+    assert str(caught.value) == f"[{told}]"
+    sources = [{"downwardAPI": {"items": items}}, {"secret": {"name": "y"}}]
+    with pytest.raises(VolumeError) as caught:
+        files({"projected": {"sources": sources}}, Objects())
+    assert str(caught.value) == f'[{told}, secret "y" not found]'
 
 
 def test_nothing_secret_is_shown() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -114,27 +115,26 @@ class PodFiles:
     def of(self, volume: v1.Volume, objects: Objects) -> dict[str, FileProjection]:
         """All files of a volume by path. Raises VolumeError."""
         files = dict[str, FileProjection]()
-        try:
-            for path, file in self._files(volume, objects):
-                self._room -= len(file.data)
-                if self._room < 0:
-                    raise VolumeError(f"the files of the pod's volumes have more than {self._most} bytes")
-                self._directories -= path.count("/")
-                if self._directories < 0:
-                    raise VolumeError(
-                        "the paths of the files of the pod's volumes name more than "
-                        f"{self._most_directories} directories"
-                    )
-                files[path] = file
-        except ConfigError as error:
-            raise VolumeError(str(error)) from None
+        for path, file in self._files(volume, objects):
+            self._room -= len(file.data)
+            if self._room < 0:
+                raise VolumeError(f"the files of the pod's volumes have more than {self._most} bytes")
+            self._directories -= path.count("/")
+            if self._directories < 0:
+                raise VolumeError(
+                    "the paths of the files of the pod's volumes name more than "
+                    f"{self._most_directories} directories"
+                )
+            files[path] = file
         for path in files:
             check_path(path)
         return {posixpath.normpath(path): file for path, file in files.items()}
 
     def _files(self, volume: v1.Volume, objects: Objects) -> Iterator[tuple[str, FileProjection]]:
+        failures: list[str] = []
         if volume.downward_api is not None:
-            yield from self._downward(volume.downward_api.items, _mode(volume.downward_api.default_mode))
+            mode = _mode(volume.downward_api.default_mode)
+            yield from self._downward(volume.downward_api.items, mode, failures)
         elif volume.config_map is not None:
             source = volume.config_map
             mode = _mode(source.default_mode)
@@ -145,27 +145,35 @@ class PodFiles:
             yield from _secret_files(secret.secret_name, secret.items, mode, bool(secret.optional), objects)
         elif volume.projected is not None:
             mode = _mode(volume.projected.default_mode)
-            failures = []
             for index, part in enumerate(_sources(volume)):
                 try:
-                    yield from self._projected(part, index, mode, objects)
-                except (ConfigError, VolumeError) as error:
+                    yield from self._projected(part, index, mode, objects, failures)
+                except VolumeError as error:
                     failures.append(str(error))
-            if failures:
-                raise VolumeError(aggregate_errors(failures))
+        if failures:
+            raise VolumeError(aggregate_errors(failures))
 
     def _downward(
-        self, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int
+        self, items: Sequence[v1.DownwardAPIVolumeFile] | None, mode: int, failures: list[str]
     ) -> Iterator[tuple[str, FileProjection]]:
-        """Files with facts about the pod. Limits that are not set are the node's allocatable resources."""
+        """Files with facts about the pod. Limits that are not set are the node's allocatable resources. Why
+        some cannot be had is added to `failures`.
+        """
         for item in items or ():
-            data = b""
-            if item.field_ref is not None:
-                data = self._field(item.field_ref.field_path)
-            elif item.resource_field_ref is not None:
-                container = find_container(self._pod, item.resource_field_ref.container_name)
-                data = container_resource(item.resource_field_ref, container, self._ctx.allocatable).encode()
-            yield item.path, FileProjection(data, mode if item.mode is None else item.mode)
+            try:
+                data = self._fact(item)
+            except ConfigError as error:
+                failures.append(str(error))
+            else:
+                yield item.path, FileProjection(data, mode if item.mode is None else item.mode)
+
+    def _fact(self, item: v1.DownwardAPIVolumeFile) -> bytes:
+        if item.field_ref is not None:
+            return self._field(item.field_ref.field_path)
+        if item.resource_field_ref is not None:
+            container = find_container(self._pod, item.resource_field_ref.container_name)
+            return container_resource(item.resource_field_ref, container, self._ctx.allocatable).encode()
+        return b""
 
     def _field(self, path: str) -> bytes:
         if path not in self._fields:
@@ -173,11 +181,11 @@ class PodFiles:
         return self._fields[path]
 
     def _projected(
-        self, part: v1.VolumeProjection, index: int, mode: int, objects: Objects
+        self, part: v1.VolumeProjection, index: int, mode: int, objects: Objects, failures: list[str]
     ) -> Iterator[tuple[str, FileProjection]]:
         pod = self._pod
         if part.downward_api is not None:
-            yield from self._downward(part.downward_api.items, mode)
+            yield from self._downward(part.downward_api.items, mode, failures)
         elif part.config_map is not None:
             source = part.config_map
             yield from self._config_map(source.name, source.items, mode, bool(source.optional), objects)
@@ -215,16 +223,23 @@ class PodFiles:
 
 
 def check_path(path: str) -> None:
-    """Refuses paths that leave the volume, could be taken for the writer's own (`..data`) or are too long or
-    too deep. Raises VolumeError.
+    """Refuses paths that leave the volume, could be taken for the writer's own (`..data`) or are too long
+    (kubelet: `validatePath`), or too deep. Lengths are in bytes. Raises VolumeError.
     """
     parts = path.split("/")
-    if not path or path.startswith("/") or ".." in parts:
-        raise VolumeError(f"invalid path: must be relative and not contain '..': {path}")
+    if not path:
+        raise VolumeError('invalid path: must not be empty: ""')
+    if not parts[0]:
+        raise VolumeError(f"invalid path: must be relative path: {path}")
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise VolumeError(f"invalid path: must be less than or equal to {_MAX_PATH} characters")
+    for part in parts:
+        if part == "..":
+            raise VolumeError(f"invalid path: must not contain '..': {path}")
+        if len(os.fsencode(part)) > _MAX_NAME:
+            raise VolumeError(f"invalid path: filenames must be less than or equal to {_MAX_NAME} characters")
     if parts[0].startswith(".."):
         raise VolumeError(f"invalid path: must not start with '..': {path}")
-    if len(path) > _MAX_PATH or any(len(part) > _MAX_NAME for part in parts):
-        raise VolumeError(f"invalid path: too long: {path}")
     if len(parts) > _MAX_PARTS:
         raise VolumeError(f"invalid path: more than {_MAX_PARTS} parts: {path}")
 
