@@ -226,6 +226,18 @@ async def test_host_path_types(root: Path, kind: str, make: str | None, reason: 
         assert not kind or path.exists()
 
 
+async def test_a_path_of_the_node_is_made_however_deep_with_one_mode(root: Path) -> None:
+    path = root / "thing" / "/".join("a" * 1500)
+    pod = _pod([{"name": "h", "hostPath": {"path": f"{path}/", "type": "DirectoryOrCreate"}}])
+    before = os.umask(0)
+    try:
+        await _manager(root).set_up(pod)
+    finally:
+        os.umask(before)
+    assert path.is_dir()
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent, root / "thing")} == {0o755}
+
+
 @pytest.mark.parametrize(
     "volume",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -82,7 +83,7 @@ def check_host_path(plan: HostPath) -> None:
     if kind in ("DirectoryOrCreate", "FileOrCreate") and not os.path.exists(path):
         try:
             if kind == "DirectoryOrCreate":
-                os.makedirs(path, 0o755, exist_ok=True)
+                _make_path(path)
             else:
                 os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o644))
         except OSError as error:
@@ -99,6 +100,19 @@ def check_host_path(plan: HostPath) -> None:
         matches = False
     if not matches:
         raise VolumeError(f"hostPath type check failed: {path} is not {words}")
+
+
+def _make_path(path: str) -> None:
+    """Makes what is missing of a directory of the node, all of it with the same mode, which the umask may
+    narrow. Not one level within the other: a path has room for two thousand. Raises OSError.
+    """
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(each, 0o755)
 
 
 def fs_group_of(pod: v1.Pod) -> int | None:
