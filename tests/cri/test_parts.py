@@ -6,6 +6,7 @@ import importlib.util
 import json
 import pathlib
 import pickle
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -22,7 +23,12 @@ from trio_kubelet.cri.doors import EVERYTHING_DIRTY, Caller
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable, Unknown, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.cri.services import RuntimeService, container_status_problem, sandbox_status_problem
+from trio_kubelet.cri.services import (
+    ImageService,
+    RuntimeService,
+    container_status_problem,
+    sandbox_status_problem,
+)
 from trio_kubelet.grpc.errors import Code
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -213,3 +219,37 @@ async def test_a_status_of_something_else_or_of_nothing_is_an_error(id: str) -> 
     for ask in (service.pod_sandbox_status, service.container_status):
         with pytest.raises(Unknown, match=r"status\.Id is"):
             await ask("c")
+
+
+async def test_an_answer_without_what_it_is_for_is_told_without_a_grpc_status() -> None:
+    answers = {
+        "ImageStatus": cri.ImageStatusResponse(image=cri.Image(id="sha256:1")),  # and no size
+        "PullImage": cri.PullImageResponse(),
+        "RunPodSandbox": cri.RunPodSandboxResponse(),
+        "CreateContainer": cri.CreateContainerResponse(),
+        "Exec": cri.ExecResponse(),
+    }
+
+    class Answering:
+        async def unary(self, method: str, *_: object, **__: object) -> Any:
+            return answers[method]
+
+    runtime = RuntimeService(cast(Caller, Answering()))
+    images = ImageService(cast(Caller, Answering()))
+    image = cri.ImageSpec(image='od"d:1')
+    sandbox = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web"))
+    container = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="main"))
+    for ask, text in (
+        (partial(images.image_status, image), r'Id or size of image "od\"d:1" is not set'),
+        (partial(images.pull_image, image), r'imageRef of image "od\"d:1" is not set'),
+        (partial(runtime.run_pod_sandbox, sandbox), 'PodSandboxId is not set for sandbox "web"'),
+        (
+            partial(runtime.create_container, "s", container, sandbox),
+            'ContainerId is not set for container "main"',
+        ),
+        (partial(runtime.exec, cri.ExecRequest()), "URL is not set"),
+    ):
+        with pytest.raises(CRIError) as caught:
+            await ask()
+        assert str(caught.value) == text
+        assert caught.value.code is Code.UNKNOWN

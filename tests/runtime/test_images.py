@@ -152,6 +152,8 @@ async def test_an_image_that_cannot_be_looked_at(tmp_path: Path, autojump_clock:
         error = await Asker(here).refused(HERE)
         assert error.reason is Reason.IMAGE_INSPECT_ERROR
         assert "snapshotter is gone" in error.message
+        assert error.message.startswith('Failed to inspect image "": rpc error: code = ')
+        assert here.events.all[-1].message == error.message
 
 
 async def test_many_pods_share_one_pull(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -29,6 +29,15 @@ class Unknown(_WithCode):
     fixed_code = Code.UNKNOWN
 
 
+class UnusableAnswer(Unknown):
+    """The runtime answered and left out what has to be there. No gRPC status says so, so its text is shown
+    without one (kubelet: the checks of `cri-client`).
+    """
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class DeadlineExceeded(_WithCode):
     """No answer in time, by the runtime's own account or by the client's deadline."""
 

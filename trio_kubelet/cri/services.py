@@ -15,11 +15,11 @@ from contextlib import AbstractAsyncContextManager
 
 from google.protobuf.message import Message
 
-from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
 from trio_kubelet.cri.doors import SILENT, Caller, ContainerEvent, ExecResult
-from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unimplemented, Unknown
+from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unimplemented, UnusableAnswer
 from trio_kubelet.cri.proto import api_pb2 as cri
 
 log = get_logger(__name__)
@@ -91,7 +91,7 @@ class RuntimeService(_Service):
         answer = await self._call("Version", cri.VersionRequest(version=api_version), cri.VersionResponse)
         names = ("version", "runtime_name", "runtime_api_version", "runtime_version")
         if missing := [name for name in names if not getattr(answer, name)]:
-            raise Unknown(
+            raise UnusableAnswer(
                 f"not all fields are set in VersionResponse (missing {', '.join(missing)})", "Version"
             )
         return answer
@@ -100,7 +100,7 @@ class RuntimeService(_Service):
         """Conditions (RuntimeReady, NetworkReady, …), runtime handlers and features."""
         answer = await self._call("Status", cri.StatusRequest(verbose=verbose), cri.StatusResponse)
         if len(answer.status.conditions) < 2:
-            raise Unknown("RuntimeReady or NetworkReady condition are not set", "Status")
+            raise UnusableAnswer("RuntimeReady or NetworkReady condition are not set", "Status")
         return answer
 
     async def run_pod_sandbox(self, config: cri.PodSandboxConfig, runtime_handler: str = "") -> str:
@@ -109,7 +109,9 @@ class RuntimeService(_Service):
         timeout = deadlines.run_pod_sandbox(self._timeout)
         answer = await self._call("RunPodSandbox", request, cri.RunPodSandboxResponse, timeout)
         if not answer.pod_sandbox_id:
-            raise Unknown(f"PodSandboxId is not set for sandbox {config.metadata.name!r}", "RunPodSandbox")
+            raise UnusableAnswer(
+                f"PodSandboxId is not set for sandbox {go_quote(config.metadata.name)}", "RunPodSandbox"
+            )
         return answer.pod_sandbox_id
 
     async def stop_pod_sandbox(self, sandbox_id: str) -> None:
@@ -131,7 +133,7 @@ class RuntimeService(_Service):
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id)
         answer = await self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
         if problem := sandbox_status_problem(answer.status, sandbox_id):
-            raise Unknown(problem, "PodSandboxStatus")
+            raise UnusableAnswer(problem, "PodSandboxStatus")
         return answer
 
     async def list_pod_sandboxes(self, filter: cri.PodSandboxFilter | None = None) -> list[cri.PodSandbox]:
@@ -159,7 +161,9 @@ class RuntimeService(_Service):
         )
         answer = await self._call("CreateContainer", request, cri.CreateContainerResponse)
         if not answer.container_id:
-            raise Unknown(f"ContainerId is not set for container {config.metadata.name!r}", "CreateContainer")
+            raise UnusableAnswer(
+                f"ContainerId is not set for container {go_quote(config.metadata.name)}", "CreateContainer"
+            )
         return answer.container_id
 
     async def start_container(self, container_id: str) -> None:
@@ -215,7 +219,7 @@ class RuntimeService(_Service):
         request = cri.ContainerStatusRequest(container_id=container_id)
         answer = await self._call("ContainerStatus", request, cri.ContainerStatusResponse)
         if problem := container_status_problem(answer.status, container_id):
-            raise Unknown(problem, "ContainerStatus")
+            raise UnusableAnswer(problem, "ContainerStatus")
         return answer
 
     async def update_container_resources(self, container_id: str, linux: cri.LinuxContainerResources) -> None:
@@ -345,7 +349,7 @@ class ImageService(_Service):
         request = cri.ImageStatusRequest(image=image)
         answer = await self._call("ImageStatus", request, cri.ImageStatusResponse)
         if answer.HasField("image") and not (answer.image.id and answer.image.size):
-            raise Unknown(f"Id or size of image {image.image!r} is not set", "ImageStatus")
+            raise UnusableAnswer(f"Id or size of image {go_quote(image.image)} is not set", "ImageStatus")
         return answer
 
     async def pull_image(
@@ -360,7 +364,7 @@ class ImageService(_Service):
         request = cri.PullImageRequest(image=image, auth=auth, sandbox_config=sandbox_config)
         answer = await self._call("PullImage", request, cri.PullImageResponse, deadlines.UNBOUNDED)
         if not answer.image_ref:
-            raise Unknown(f"imageRef of image {image.image!r} is not set", "PullImage")
+            raise UnusableAnswer(f"imageRef of image {go_quote(image.image)} is not set", "PullImage")
         return answer.image_ref
 
     async def remove_image(self, image: cri.ImageSpec) -> None:
@@ -389,7 +393,7 @@ def _exec_result(answer: cri.ExecSyncResponse) -> ExecResult:
 
 def _url(url: str, method: str) -> str:
     if not url:
-        raise Unknown("URL is not set", method)
+        raise UnusableAnswer("URL is not set", method)
     return url
 
 

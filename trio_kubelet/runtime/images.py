@@ -222,7 +222,8 @@ class ImageManager:
             answer = await self._service.image_status(spec)
         except CRIError as error:
             self._count(request, "unknown", "unknown")
-            message = f'Failed to inspect image "{request.image}": {error}'
+            # The kubelet names the reference that it was looking for, which it does not have.
+            message = f'Failed to inspect image "": {error}'
             self._event(request, "Warning", "InspectFailed", message)
             raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
         if not answer.HasField("image") or not answer.image.id:
