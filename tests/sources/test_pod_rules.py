@@ -19,6 +19,10 @@ NO_RULES = {"ContainerRestartRules": False, "RestartAllContainersOnContainerExit
 NO_ALL = {"RestartAllContainersOnContainerExits": False}
 NOT_PREVENTED = {"PreventStaticPodAPIReferences": False}
 COMPARING = {"TaintTolerationComparisonOperators": True}
+NOT_MERGED = {"MatchLabelKeysInPodTopologySpreadSelectorMerge": False}
+NOT_SPREAD = {**NOT_MERGED, "MatchLabelKeysInPodTopologySpread": False}
+SPREAD = "spec.topologySpreadConstraints[0]"
+LOOSE_ADDRESSES = {"StrictIPCIDRValidation": False}
 
 
 def make(gates: dict[str, bool], spec: dict[str, Any], annotations: dict[str, str] | None = None) -> Pod:
@@ -40,6 +44,21 @@ def container(**fields: Any) -> dict[str, Any]:
 
 def toleration(value: str) -> dict[str, Any]:
     return {"tolerations": [{"key": "k", "operator": "Gt", "value": value, "effect": "NoSchedule"}]}
+
+
+def spread(**selector: Any) -> dict[str, Any]:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": selector,
+        "matchLabelKeys": ["app"],
+    }
+    return {"topologySpreadConstraints": [constraint]}
+
+
+def alias(address: str) -> dict[str, Any]:
+    return {"hostAliases": [{"ip": address, "hostnames": ["h"]}]}
 
 
 def init(**fields: Any) -> dict[str, Any]:
@@ -68,6 +87,21 @@ def init(**fields: Any) -> dict[str, Any]:
             "spec.initContainers[0].restartPolicyRules",
         ),
         (NO_ALL, init(restartPolicy="Never", restartPolicyRules=[RESTART]), ""),
+        ({}, spread(matchLabels={"app": "a"}), ""),
+        (NOT_MERGED, spread(matchLabels={"other": "a"}), ""),
+        (NOT_MERGED, spread(matchLabels={"app": "a"}), f"{SPREAD}.matchLabelKeys[0]"),
+        (
+            NOT_SPREAD,
+            spread(matchExpressions=[{"key": "app", "operator": "Exists"}]),
+            f"{SPREAD}.matchLabelKeys[0]",
+        ),
+        ({}, alias("010.0.0.1"), "spec.hostAliases[0].ip"),
+        ({}, alias("::ffff:10.0.0.1"), "spec.hostAliases[0].ip"),
+        (LOOSE_ADDRESSES, alias("010.0.0.1"), ""),
+        (LOOSE_ADDRESSES, alias("::ffff:10.000.0.01"), ""),
+        (LOOSE_ADDRESSES, alias("0000001::100"), ""),
+        (LOOSE_ADDRESSES, alias("fe80::1%eth0"), "spec.hostAliases[0].ip"),
+        (LOOSE_ADDRESSES, alias("256.0.0.1"), "spec.hostAliases[0].ip"),
         ({}, {"serviceAccountName": "sa"}, "spec.serviceAccountName"),
         (NOT_PREVENTED, {"serviceAccountName": "sa", "imagePullSecrets": [{"name": "s"}]}, ""),
         (

@@ -20,6 +20,8 @@ class PodRules(msgspec.Struct, frozen=True, kw_only=True):
     restart_all: bool = True  # RestartAllContainersOnContainerExits
     host_network_users: bool = False  # UserNamespacesHostNetworkSupport
     comparing_tolerations: bool = False  # TaintTolerationComparisonOperators
+    merged_label_keys: bool = True  # MatchLabelKeysInPodTopologySpreadSelectorMerge
+    strict_addresses: bool = True  # StrictIPCIDRValidation
     api_references: bool = False  # of static pods, with PreventStaticPodAPIReferences switched off
 
 

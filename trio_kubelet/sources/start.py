@@ -27,6 +27,8 @@ def pod_rules(gates: FeatureGates) -> PodRules:
         restart_all=gates.enabled("RestartAllContainersOnContainerExits"),
         host_network_users=gates.enabled("UserNamespacesHostNetworkSupport"),
         comparing_tolerations=gates.enabled("TaintTolerationComparisonOperators"),
+        merged_label_keys=gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
+        strict_addresses=gates.enabled("StrictIPCIDRValidation"),
         api_references=not gates.enabled("PreventStaticPodAPIReferences"),
     )
 

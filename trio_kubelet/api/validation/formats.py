@@ -13,6 +13,7 @@ _LABEL_UNDERSCORE: Final = r"_?[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?"
 _DNS_UNDERSCORE: Final = re.compile(rf"{_LABEL_UNDERSCORE}(?:\.{_LABEL_UNDERSCORE})*")
 _NAME_PART: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _SYSCTL_SEGMENT: Final = r"[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?"
+_NEEDLESS_ZEROS: Final = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
 _SYSCTL: Final = re.compile(rf"(?:{_SYSCTL_SEGMENT}[./])*{_SYSCTL_SEGMENT}")
 
 LONGEST_SUBDOMAIN: Final = 253
@@ -134,6 +135,15 @@ def ip_address(value: str) -> str | None:
     if "%" in value or (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped):
         return "must be an IP address without zone, and not an IPv4 address in IPv6 form"
     return None
+
+
+def loose_ip_address(value: str) -> str | None:
+    """The same as it was before it was looked at closely: with needless zeros, and IPv4 in IPv6 form."""
+    try:
+        ipaddress.ip_address(_NEEDLESS_ZEROS.sub("", value))
+    except ValueError:
+        return "must be an IP address"
+    return "must be an IP address without zone" if "%" in value else None
 
 
 def relative_path(value: str) -> str | None:

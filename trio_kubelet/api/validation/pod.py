@@ -20,6 +20,7 @@ from trio_kubelet.api.validation.formats import (
     dns_subdomain,
     dns_subdomain_underscore,
     ip_address,
+    loose_ip_address,
     qualified_name,
 )
 from trio_kubelet.api.validation.metadata import (
@@ -83,16 +84,16 @@ def _spec(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
     validate_labels(spec.node_selector, "spec.nodeSelector", problems)
     validate_pod_security(spec, problems)
     validate_affinity(spec.affinity, "spec.affinity", problems)
-    _dns(spec, "spec.dnsConfig", problems)
+    _dns(spec, "spec.dnsConfig", rules, problems)
     for index, gate in enumerate(spec.readiness_gates or ()):
         problems.check(f"spec.readinessGates[{index}].conditionType", gate.condition_type, qualified_name)
     _scheduling_gates(spec.scheduling_gates or [], problems)
     spread = spec.topology_spread_constraints or []
-    validate_topology_spread(spread, "spec.topologySpreadConstraints", problems)
+    validate_topology_spread(spread, "spec.topologySpreadConstraints", rules, problems)
     _user_namespace(spec, rules, problems)
     _names(spec, problems)
     validate_tolerations(spec.tolerations or [], "spec.tolerations", rules, problems)
-    _host_aliases(spec, problems)
+    _host_aliases(spec, rules, problems)
     if spec.overhead is not None:
         validate_overhead(spec.overhead, "spec.overhead", problems)
     validate_operating_system(spec, problems)
@@ -166,7 +167,7 @@ def _host_network(spec: v1.PodSpec, problems: Problems) -> None:
                 problems.invalid(where, port.host_port, "must be the containerPort with hostNetwork")
 
 
-def _dns(spec: v1.PodSpec, here: str, problems: Problems) -> None:
+def _dns(spec: v1.PodSpec, here: str, rules: PodRules, problems: Problems) -> None:
     config = spec.dns_config
     if spec.dns_policy == "None":
         if config is None:
@@ -181,7 +182,7 @@ def _dns(spec: v1.PodSpec, here: str, problems: Problems) -> None:
     if len(nameservers) > _MAX_NAMESERVERS:
         problems.invalid(f"{here}.nameservers", nameservers, f"are more than {_MAX_NAMESERVERS}")
     for index, nameserver in enumerate(nameservers):
-        problems.check(f"{here}.nameservers[{index}]", nameserver, ip_address)
+        _address(f"{here}.nameservers[{index}]", nameserver, rules, problems)
     if len(searches) > _MAX_SEARCHES or len(" ".join(searches).encode()) > _MAX_SEARCH_CHARACTERS:
         limit = f"{_MAX_SEARCHES} domains or {_MAX_SEARCH_CHARACTERS} characters"
         problems.invalid(f"{here}.searches", len(searches), f"are more than {limit}")
@@ -219,10 +220,14 @@ def _user_namespace(spec: v1.PodSpec, rules: PodRules, problems: Problems) -> No
             problems.forbidden(f"{where}.volumeDevices", "excludes hostUsers: false")
 
 
-def _host_aliases(spec: v1.PodSpec, problems: Problems) -> None:
+def _address(here: str, value: str, rules: PodRules, problems: Problems) -> None:
+    problems.check(here, value, ip_address if rules.strict_addresses else loose_ip_address)
+
+
+def _host_aliases(spec: v1.PodSpec, rules: PodRules, problems: Problems) -> None:
     for index, alias in enumerate(spec.host_aliases or ()):
         where = f"spec.hostAliases[{index}]"
-        problems.check(f"{where}.ip", alias.ip, ip_address)
+        _address(f"{where}.ip", alias.ip, rules, problems)
         for position, hostname in enumerate(alias.hostnames or ()):
             problems.check(f"{where}.hostnames[{position}]", hostname, dns_subdomain)
 

@@ -148,8 +148,24 @@ def _label_keys(
             problems.invalid(f"{here}.matchLabelKeys[{index}]", key, "is in mismatchLabelKeys too")
 
 
+def _unmerged_label_keys(
+    keys: Sequence[str], selector: v1.LabelSelector | None, here: str, problems: Problems
+) -> None:
+    """The same where nobody adds them to the selector: they are in it no other way either."""
+    if keys and selector is None:
+        problems.forbidden(here, "needs a labelSelector")
+    selected: set[str] = set()
+    if selector is not None:
+        selected |= set(selector.match_labels or {})
+        selected |= {requirement.key for requirement in selector.match_expressions or ()}
+    for index, key in enumerate(keys):
+        problems.check(f"{here}[{index}]", key, qualified_name)
+        if key in selected:
+            problems.invalid(f"{here}[{index}]", key, "is in the labelSelector too")
+
+
 def validate_topology_spread(
-    constraints: Sequence[v1.TopologySpreadConstraint], here: str, problems: Problems
+    constraints: Sequence[v1.TopologySpreadConstraint], here: str, rules: PodRules, problems: Problems
 ) -> None:
     for index, constraint in enumerate(constraints):
         where = f"{here}[{index}]"
@@ -174,7 +190,11 @@ def validate_topology_spread(
         ):
             if policy is not None and policy not in _INCLUSION_POLICIES:
                 problems.unsupported(f"{where}.{name}", policy, _INCLUSION_POLICIES)
-        _label_keys(constraint.match_label_keys or [], [], constraint.label_selector, where, problems)
+        label_keys = constraint.match_label_keys or []
+        if rules.merged_label_keys:
+            _label_keys(label_keys, [], constraint.label_selector, where, problems)
+        else:
+            _unmerged_label_keys(label_keys, constraint.label_selector, f"{where}.matchLabelKeys", problems)
         validate_label_selector(constraint.label_selector, f"{where}.labelSelector", problems)
 
 
