@@ -226,7 +226,33 @@ async def test_a_crash_while_pulling_leaves_nothing_open_to_all(
         assert await again.pulls_for(APP, from_secret()) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"kind": "Other"}', "null"])
+async def test_files_of_an_older_version_are_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        directory = tmp_path / "root" / "image_manager" / "pulled"
+        directory.mkdir(parents=True)
+        unknown, open_to_all = directory / "sha256-1", directory / "sha256-2"
+        old = (
+            '{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1alpha1",'
+            '"lastUpdatedTime":"2025-06-21T12:26:40Z","imageRef":"'
+        )
+        unknown.write_text(old + 'sha256:a"}\n')
+        mapping = '","credentialMapping":{"private/app":{"nodePodsAccessible":true}}}\n'
+        open_to_all.write_text(f"{old}sha256:b{mapping}")
+        pulling = directory.parent / "pulling"
+        pulling.mkdir()
+        intent = '{"kind":"ImagePullIntent","apiVersion":"kubelet.config.k8s.io/v1alpha1","image":"gone:1"}\n'
+        (pulling / "sha256-3").write_text(intent)
+        await Guarded(here, tmp_path / "root").run(HERE)
+        new = old.replace("v1alpha1", "v1beta1")
+        assert unknown.read_text() == new + 'sha256:a"}\n'
+        assert open_to_all.read_text() == f"{new}sha256:b{mapping}"
+        assert (pulling / "sha256-3").read_text() == intent.replace("v1alpha1", "v1beta1")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"kind": "Other"}', "null", '{"apiVersion":"v9","lastUpdatedTime":"","imageRef":"sha256:a"}'],
+)
 async def test_a_damaged_record_lets_nobody_in(
     tmp_path: Path, autojump_clock: MockClock, content: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Keeps the records of who may use the images on the node: in memory, and in files under `image_manager`.
 
-The files are read when the first image is asked about. An intent that is left from a crash becomes a record
+The files are read when the first image is asked about; those of an older version of the API are written anew
+in the present one. An intent that is left from a crash becomes a record
 without credentials: the image may be one of ours, so nobody gets it without pulling. Records of images that
 are gone go, too.
 """
@@ -25,6 +26,7 @@ from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.config.types import API_VERSION
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import ImageService
@@ -47,6 +49,7 @@ log = get_logger(__name__)
 PRUNE_PERIOD: Final = 3600.0
 _WRITE_DEADLINE: Final = 10.0
 _PREFIX, _TEMPORARY = "sha256-", ".tmp"
+_VERSIONS: Final = (API_VERSION, "kubelet.config.k8s.io/v1alpha1")
 
 R = TypeVar("R", PulledRecord, PullIntent)
 
@@ -272,7 +275,10 @@ def _make(directory: str) -> None:
 def _write(directory: str, key: str, thing: PulledRecord | PullIntent) -> None:
     """Writes whole or not at all. Raises OSError."""
     _make(directory)
-    path = os.path.join(directory, _file_name(key))
+    _write_file(os.path.join(directory, _file_name(key)), thing)
+
+
+def _write_file(path: str, thing: PulledRecord | PullIntent) -> None:
     with open(os.open(path + _TEMPORARY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(msgspec.json.encode(thing) + b"\n")
     os.replace(path + _TEMPORARY, path)
@@ -290,13 +296,27 @@ def _read_all(directory: str, kind: type[R]) -> tuple[list[R], set[str]]:
     for name in os.listdir(directory):
         if not name.startswith(_PREFIX) or name.endswith(_TEMPORARY):
             continue
+        path = os.path.join(directory, name)
         try:
-            with open(os.path.join(directory, name), "rb") as file:
+            with open(path, "rb") as file:
                 thing = msgspec.json.decode(file.read(), type=kind)
-            if thing.kind != f"Image{kind.__name__}":
-                raise ValueError(thing.kind)
-            found.append(thing)
+            if thing.kind != f"Image{kind.__name__}" or thing.api_version not in _VERSIONS:
+                raise ValueError(f"{thing.kind} of {thing.api_version}")
         except (OSError, ValueError, msgspec.DecodeError) as error:
-            log.error("A record of image pulls cannot be read", path=os.path.join(directory, name), err=error)
+            log.error("A record of image pulls cannot be read", path=path, err=error)
             damaged.add(name)
+            continue
+        found.append(_in_present_version(path, thing))
     return found, damaged
+
+
+def _in_present_version(path: str, thing: R) -> R:
+    """`thing`, written anew if it is of an older version; as it was if that fails."""
+    if thing.api_version == API_VERSION:
+        return thing
+    try:
+        _write_file(path, present := msgspec.structs.replace(thing, api_version=API_VERSION))
+    except OSError as error:
+        log.error("A record of image pulls stays in an older version", path=path, err=error)
+        return thing
+    return present

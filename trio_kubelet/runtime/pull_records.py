@@ -63,11 +63,12 @@ class Pullers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node_pods_accessible: bool = False
 
 
-class PulledRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PulledRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An image that was pulled. Names are those of containers, without tag and digest."""
 
-    kind: str = "ImagePulledRecord"
-    api_version: str = API_VERSION
+    # Made by functions, for these are written although they are always the same.
+    kind: str = msgspec.field(default_factory=lambda: "ImagePulledRecord")
+    api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     last_updated_time: str
     image_ref: str
     credential_mapping: dict[str, Pullers] = {}
