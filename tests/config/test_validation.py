@@ -203,6 +203,16 @@ def test_the_defaults_are_valid() -> None:
         ({"userNamespaces": {"idsPerPod": 70000}}, "must be a multiple of 65536"),
         ({"tracing": {"endpoint": "http://a:4317"}}, "tracing.endpoint: 'http://a:4317' must be a host, or"),
         ({"tracing": {"endpoint": "//a"}}, "tracing.endpoint"),
+        ({"tracing": {"endpoint": "a:port"}}, "tracing.endpoint: 'a:port' is not a host and a port"),
+        ({"tracing": {"endpoint": "dns://::1:4317"}}, "is not a host and a port"),
+        (
+            {"logging": {"format": "json"}, "featureGates": {"LoggingBetaOptions": False}},
+            "logging.format (--logging-format): json needs the feature gate LoggingBetaOptions",
+        ),
+        (
+            {"logging": {"vmodule": [{"filePattern": "a", "verbosity": 1 << 31}]}},
+            "logging.vmodule[0].verbosity: 2147483648 is too large",
+        ),
         ({"showHiddenMetricsForVersion": "x"}, "showHiddenMetricsForVersion"),
         ({"showHiddenMetricsForVersion": "1.34"}, "'1.34' must be 1.35 or empty"),
         ({"podLogsDir": "logs"}, "'logs' must be an absolute path"),
@@ -242,6 +252,9 @@ def test_refused(raw: dict[str, Any], problem: str) -> None:
         {"registerWithTaints": [{"key": "a"}]},
         {"tracing": {"endpoint": "localhost:4317"}},
         {"tracing": {"endpoint": "unix:///run/otel.sock"}},
+        {"tracing": {"endpoint": "DNS://a:4317/path"}},
+        {"tracing": {"endpoint": "[::1]:4317"}},
+        {"featureGates": {"LoggingBetaOptions": False}},
     ],
 )
 def test_accepted(raw: dict[str, Any]) -> None:

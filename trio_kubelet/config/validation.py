@@ -86,6 +86,7 @@ _SIGNALS: Final = frozenset(
     | {f"{fs}.{what}" for fs in ("nodefs", "imagefs", "containerfs") for what in ("available", "inodesFree")}
 )
 _PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
+_AUTHORITY: Final = re.compile(r"([^/?#]*@)?(\[[^/?#\s\]]*\]|[^/?#\s:\[\]]*)(:[0-9]*)?([/?#]|$)")
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536
 _VERSION_BEFORE: Final = "1.35"
@@ -391,6 +392,8 @@ def _logging(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[str]
     log = config.logging
     if log.flush_frequency <= 0:
         yield f"{shown('logging.flush_frequency')}: must be greater than zero"
+    if log.format == "json" and not gates.enabled("LoggingBetaOptions"):
+        yield _needs(f"{shown('logging.format')}: json", "LoggingBetaOptions")
     if log.verbosity >= 1 << 31:
         yield f"{shown('logging.verbosity')}: {log.verbosity} is too large"
     if log.vmodule and log.format != "text":
@@ -398,6 +401,8 @@ def _logging(config: KubeletConfiguration, gates: FeatureGates) -> Iterator[str]
     for index, item in enumerate(log.vmodule):
         if not item.file_pattern or set(item.file_pattern) & set("=,"):
             yield f"logging.vmodule[{index}].filePattern: {item.file_pattern!r} must be without = and ,"
+        if item.verbosity >= 1 << 31:
+            yield f"logging.vmodule[{index}].verbosity: {item.verbosity} is too large"
     if not gates.enabled("LoggingAlphaOptions"):
         for name, options in (("text", log.options.text), ("json", log.options.json)):
             if options.split_stream:
@@ -422,10 +427,16 @@ def _others(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]
 
 
 def _endpoint(endpoint: str | None) -> Iterator[str]:
-    """Where spans go is a name as gRPC has it: of a host, or of a socket."""
-    scheme, has_scheme, _ = (endpoint or "").partition("//")
-    if has_scheme and scheme not in ("dns:", "unix:", "unix-abstract:"):
+    """Where spans go is a name as gRPC has it: of a host, or of a socket. It has to be a URL for Go, whose
+    schemes are in any case and whose ports are numbers.
+    """
+    scheme, has_scheme, rest = (endpoint or "").partition("//")
+    if not has_scheme:
+        scheme, rest = "dns:", scheme
+    if scheme.lower() not in ("dns:", "unix:", "unix-abstract:"):
         yield f"tracing.endpoint: {endpoint!r} must be a host, or begin with dns://, unix:// or unix-abstract://"
+    elif _AUTHORITY.match(rest) is None:
+        yield f"tracing.endpoint: {endpoint!r} is not a host and a port"
 
 
 _RULES: Final[tuple[Rule, ...]] = (
