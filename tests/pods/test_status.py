@@ -210,6 +210,32 @@ def test_readiness_gates() -> None:
     )
 
 
+def test_a_readiness_gate_may_name_a_condition_of_the_node_that_is_known_by_then() -> None:
+    gates = [v1.PodReadinessGate(condition_type=kind) for kind in ("Initialized", "ContainersReady")]
+    ready = find(generate(api_pod(spec={"readiness_gates": gates}), observed(seen("c"))).conditions, "Ready")
+    assert ready is not None
+    assert ready.message == (
+        'corresponding condition of pod readiness gate "ContainersReady" does not exist.'
+    )
+
+
+@pytest.mark.parametrize(("left", "status"), [([exited("c", 7)], "True"), ([], "False")])
+def test_all_containers_were_taken_away_although_an_ephemeral_one_stays(
+    left: list[ContainerStatus], status: str
+) -> None:
+    rule = v1.ContainerRestartRule(
+        action="RestartAllContainers",
+        exit_codes=v1.ContainerRestartRuleOnExitCodes(operator="In", values=[7]),
+    )
+    pod = pod_of(restart_policy="Never", source="api")
+    pod.spec.containers = [v1.Container(name="c", restart_policy="Never", restart_policy_rules=[rule])]
+    pod.spec.ephemeral_containers = [v1.EphemeralContainer(name="debug")]
+    old = v1.PodStatus(conditions=[v1.PodCondition(type="AllContainersRestarting", status="True")])
+    found = find(generate(pod, observed(seen("debug"), *left), old).conditions, "AllContainersRestarting")
+    assert found is not None
+    assert found.status == status
+
+
 def test_conditions_of_others_are_passed_on_and_disruption_stays() -> None:
     foreign = v1.PodCondition(type="lb", status="True")
     disruption = v1.PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")

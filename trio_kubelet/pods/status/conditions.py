@@ -73,15 +73,19 @@ def own_conditions(
 ) -> list[v1.PodCondition]:
     """The conditions for `status`, whose container statuses, phase and foreign conditions are already set."""
     containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
-    conditions = [
+    before = [
         condition(pod, READY_TO_START, not pod_sandbox_changed(pod, observed)[0]),
         initialized(pod, containers, status.phase, old),
-        ready(pod, containers, status.phase, status.conditions or ()),
+    ]
+    conditions = [
+        *before,
+        # A readiness gate may name one of the node's own that is known by then.
+        ready(pod, containers, status.phase, [*(status.conditions or ()), *before]),
         containers_ready(pod, containers, status.phase),
         condition(pod, SCHEDULED, True),
     ]
     if _may_restart_all(pod):
-        conditions.append(_all_restarting(observed, status.phase, all_restarting))
+        conditions.append(_all_restarting(pod, observed, status.phase, all_restarting))
     return conditions
 
 
@@ -176,14 +180,17 @@ def _may_restart_all(pod: v1.Pod) -> bool:
     )
 
 
-def _all_restarting(observed: PodStatus, phase: str, wanted: bool) -> v1.PodCondition:
-    """Whether all containers are being taken away to start again (KEP-5532); it carries no generation."""
+def _all_restarting(pod: v1.Pod, observed: PodStatus, phase: str, wanted: bool) -> v1.PodCondition:
+    """Whether all containers are being taken away to start again (KEP-5532); it carries no generation.
+
+    Ephemeral ones stay.
+    """
     status, reason, message = "False", "", ""
     if phase == SUCCEEDED:
         reason = _COMPLETED
     elif phase == FAILED:
         reason = "PodFailed"
-    elif wanted and observed.containers:
+    elif wanted and any(observed.containers_named(each.name) for each in regular_containers(pod.spec)):
         status, reason = "True", "RestartAllContainersStarted"
         message = "container exited with restart policy rule"
     return v1.PodCondition(type=ALL_RESTARTING, status=status, reason=reason, message=message)
