@@ -97,6 +97,26 @@ def test_a_resource_this_node_does_not_advertise_is_not_its_business() -> None:
     assert (decision.reason, decision.metric_reason) == ("OutOfexample.com/gpu", "OutOfExtendedResources")
 
 
+@pytest.mark.parametrize("resource", ["example.com/gpu", "deviceclass.resource.kubernetes.io/gpu"])
+def test_what_a_claim_gives_a_container_need_not_be_free_on_the_node(resource: str) -> None:
+    node = replace(NODE, allocatable={**NODE.allocatable, "example.com/gpu": "0"})
+    resources = v1.ResourceRequirements(requests={resource: "1"}, limits={resource: "1"})
+    container = v1.Container(name="c", image="i", resources=resources)
+    pod = make_pod("p", source="api", containers=[container])
+    reason = f"OutOf{resource}"
+
+    def claiming(container: str) -> Decision:
+        mapping = v1.ContainerExtendedResourceRequest(container_name=container, resource_name=resource)
+        claim = v1.PodExtendedResourceClaimStatus(resource_claim_name="x", request_mappings=[mapping])
+        status = replace(pod.status, extended_resource_claim_status=claim)
+        return admit(replace(pod, status=status), node=node)
+
+    assert claiming("c") == Admit()
+    for decision in (admit(pod, node=node), claiming("another")):
+        assert isinstance(decision, Reject)
+        assert decision.reason == reason
+
+
 def test_too_many_pods() -> None:
     node = replace(NODE, allocatable={**NODE.allocatable, "pods": "2"})
     others = [api_pod("a"), api_pod("b")]

@@ -27,6 +27,13 @@ def has_pod_level_limits(spec: v1.PodSpec) -> bool:
     return spec.resources is not None and any(map(supported_at_pod_level, spec.resources.limits or ()))
 
 
+def claimed_resources(pod: v1.Pod, container: str) -> frozenset[str]:
+    """Extended resources of a container that a claim stands for (gate DRAExtendedResource, KEP-5004)."""
+    claim = pod.status.extended_resource_claim_status
+    mappings = claim.request_mappings if claim is not None else None
+    return frozenset(each.resource_name for each in mappings or () if each.container_name == container)
+
+
 def container_requests(spec: v1.PodSpec) -> Amounts:
     """Requests of all containers together, without pod-level ones and overhead."""
     return _aggregate(spec, lambda container: amounts(container.resources.requests))

@@ -7,17 +7,20 @@ words. A pod may have been placed by hand, or before the node changed, so the no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.api.tolerations import tolerates
 from trio_kubelet.podinfo.amounts import amounts, milli, whole
-from trio_kubelet.podinfo.totals import pod_requests
+from trio_kubelet.podinfo.totals import claimed_resources, pod_requests
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.admission.occupancy import Others, host_ports
+
+_OF_DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +104,7 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
         found.append(Insufficient("pods", 1, len(others), room))
     wanted = {
         name: amount
-        for name, amount in pod_requests(pod).items()
+        for name, amount in pod_requests(_without_claimed(pod)).items()
         if amount and not (is_extended(name) and name not in allocatable)
     }
     if not wanted:
@@ -117,6 +120,25 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
         if requested > capacity - taken:
             found.append(Insufficient(name, requested, taken, capacity))
     return found
+
+
+def _without_claimed(pod: v1.Pod) -> v1.Pod:
+    """The pod without what a driver of dynamic resources gives it: the node has that in another way."""
+    if pod.status.extended_resource_claim_status is None:
+        return pod
+
+    def rest(container: v1.Container) -> v1.Container:
+        claimed, resources = claimed_resources(pod, container.name), container.resources
+        left = {
+            name: text
+            for name, text in (resources.requests or {}).items()
+            if name not in claimed or not (is_extended(name) or name.startswith(_OF_DEVICE_CLASS))
+        }
+        return replace(container, resources=replace(resources, requests=left))
+
+    spec = pod.spec
+    containers, first = map(rest, spec.containers or ()), map(rest, spec.init_containers or ())
+    return replace(pod, spec=replace(spec, containers=[*containers], init_containers=[*first]))
 
 
 def request_of(pod: v1.Pod, resource: str) -> int:
