@@ -26,9 +26,8 @@ def validate_claim_template(
     for name in metadata.__struct_fields__:
         if name not in _TEMPLATE_METADATA and getattr(metadata, name) != getattr(empty, name):
             words = name.split("_")
-            problems.forbidden(
-                f"{here}.metadata.{words[0]}{''.join(map(str.title, words[1:]))}", "must not be set"
-            )
+            field = "uID" if name == "uid" else words[0] + "".join(map(str.title, words[1:]))
+            problems.forbidden(f"{here}.metadata.{field}", "must not be set")
     _claim(template.spec, f"{here}.spec", problems)
 
 

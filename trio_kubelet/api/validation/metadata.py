@@ -73,7 +73,7 @@ def _owners(owners: list[v1.OwnerReference], here: str, problems: Problems) -> N
         for field, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid)):
             if not value:
                 problems.invalid(f"{here}.{field}", value, "must not be empty")
-        if (owner.api_version, owner.kind) == ("v1", "Event"):
+        if (owner.api_version.removeprefix("/"), owner.kind) == ("v1", "Event"):
             problems.invalid(here, owner.name, "an event owns nothing")
         if owner.controller:
             if controller:

@@ -20,7 +20,7 @@ from trio_kubelet.api.validation.problems import Problems
 _PROFILE_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
 _LONGEST_PROFILE: Final = 4095
 _NETBIOS_NAME: Final = re.compile(r'[^\\/:*?"<>|.][^\\/:*?"<>|]{0,14}')
-_WINDOWS_LABEL: Final = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?"
+_WINDOWS_LABEL: Final = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?"
 _WINDOWS_DOMAIN: Final = re.compile(rf"{_WINDOWS_LABEL}(?:\.{_WINDOWS_LABEL})*")
 
 
@@ -144,7 +144,7 @@ def _windows_user(name: str) -> str | None:
         known_form = _NETBIOS_NAME.fullmatch(domain) or _WINDOWS_DOMAIN.fullmatch(domain)
         if len(domain) >= 256 or not known_form:
             return "has no valid domain"
-    if not user or len(user) > 104 or not user.strip(". ") or re.search(r'["/\\:;|=,+*?<>@\[\]]', user):
+    if not user or len(user.encode()) > 104 or not user.strip(". ") or re.search(r'["/\\:;|=,+*?<>@\[\]]', user):
         return "has no valid user"
     return None
 
