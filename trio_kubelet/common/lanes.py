@@ -299,6 +299,8 @@ MANIFESTS: Final = Lane("manifests", threads=4, deadline=30.0, per_owner=2, inte
 """Looks at the files of `staticPodPath`, the sockets of plugins, `staticPodURL`; by path or URL."""
 NAMES: Final = Lane("names", threads=8, deadline=30.0, per_owner=2, interruptible=True)
 """Questions to the name service."""
+PROGRAMS: Final = Lane("programs", threads=16, deadline=60.0, per_owner=4, interruptible=True)
+"""Starts of programs, by program."""
 STANDALONE: Final = Lane("standalone", threads=4, deadline=600.0)
 """The commands around an agent of one's own: unpacking, tidying up."""
 TRACES: Final = Lane("traces", threads=1, deadline=2.0)
@@ -322,6 +324,7 @@ LANES: Final = (
     CERTIFICATES,
     MANIFESTS,
     NAMES,
+    PROGRAMS,
     STANDALONE,
     TRACES,
     TERMINAL,

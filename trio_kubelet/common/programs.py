@@ -16,7 +16,6 @@ import trio
 
 MAX_OUTPUT: Final = 1 << 20
 MAX_COMPLAINT: Final = 1024
-_KILL_DEADLINE: Final = 5.0
 _FRAGMENT: Final = 8
 """So many characters of a secret in a row are hidden, as a text that was cut may hold a piece of it."""
 
@@ -47,20 +46,17 @@ def redacted(said: str, secrets: Iterable[str]) -> str:
     return "".join(shown)
 
 
-async def run_program(command: Sequence[str], environment: Mapping[str, str], request: bytes) -> bytes:
-    """What a program prints when it reads `request`; the caller sets the deadline.
+async def run_program(
+    command: Sequence[str], environment: Mapping[str, str], request: bytes, most: int = MAX_OUTPUT
+) -> bytes:
+    """What a program prints when it reads `request`, at most so many bytes; the caller sets the deadline.
 
     It and its children are killed if this is given up. Raises ProgramFailed, and OSError if it cannot be
     started.
     """
-    process = await trio.lowlevel.open_process(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    from trio_kubelet.common.processes import start_process  # few agents start with programs to run
+
+    process = await start_process(command, environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise AssertionError("all three are pipes")
     output, complaint = bytearray(), bytearray()
@@ -71,18 +67,16 @@ async def run_program(command: Sequence[str], environment: Mapping[str, str], re
             nursery.start_soon(_read, process.stderr, complaint, MAX_COMPLAINT)
             async for some in process.stdout:
                 output += some
-                if len(output) > MAX_OUTPUT:
+                if len(output) > most:
                     nursery.cancel_scope.cancel()
-        if len(output) > MAX_OUTPUT:
-            raise ProgramFailed(f"more than {MAX_OUTPUT} bytes of output")
+        if len(output) > most:
+            raise ProgramFailed(f"more than {most} bytes of output")
         code = await process.wait()
         ended = True
     finally:
         if not ended:
-            await _kill(process)
-        with trio.CancelScope(shield=True):  # closing a pipe does not wait
-            for stream in (process.stdin, process.stdout, process.stderr):
-                await stream.aclose()
+            await process.kill()
+        await process.close()
     if code != 0:
         how = f"exit status {code}" if code > 0 else f"signal: {signal.Signals(-code).name}"
         raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip(), bytes(output))
@@ -95,13 +89,9 @@ async def run_to_end(command: Sequence[str], keep: int) -> tuple[int, bytes]:
 
     It and its children are killed if this is given up. Raises OSError if it cannot be started.
     """
-    process = await trio.lowlevel.open_process(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    from trio_kubelet.common.processes import start_process
+
+    process = await start_process(command, os.environ, stderr=subprocess.STDOUT)
     if process.stdout is None:
         raise AssertionError("it is a pipe")
     output = bytearray()
@@ -114,9 +104,8 @@ async def run_to_end(command: Sequence[str], keep: int) -> tuple[int, bytes]:
         ended = True
     finally:
         if not ended:
-            await _kill(process)
-        with trio.CancelScope(shield=True):  # closing a pipe does not wait
-            await process.stdout.aclose()
+            await process.kill()
+        await process.close()
     return code, bytes(output)
 
 
@@ -132,13 +121,3 @@ async def _read(stream: trio.abc.ReceiveStream, into: bytearray, limit: int) -> 
     """Keeps the first `limit` bytes and reads on, so that the program is not held up."""
     async for some in stream:
         into += some[: limit - len(into)]
-
-
-async def _kill(process: trio.Process) -> None:
-    """Ends a program and what it started; it has a session of its own, and is not waited for before."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    with trio.move_on_after(_KILL_DEADLINE, shield=True):
-        await process.wait()

@@ -7,9 +7,9 @@ Without that user or program it is every id but the first range, which is the no
 
 from __future__ import annotations
 
+import os
 import pwd
 import shutil
-import subprocess
 
 import msgspec
 import trio
@@ -103,13 +103,13 @@ def _program() -> str:
 
 
 async def _ask(program: str, what: str, *options: str) -> str:
+    from trio_kubelet.common.programs import ProgramFailed, run_program  # few nodes set ids apart
+
     with trio.move_on_after(_SECONDS):
         try:
-            done = await trio.run_process(
-                [program, *options, _USER], capture_stdout=True, stderr=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
+            said = await run_program([program, *options, _USER], os.environ, b"")
+        except (OSError, ProgramFailed) as error:
             text = f'kubelet mappings: error retrieving additional {what} for user "{_USER}": {error}'
             raise ValueError(text) from error
-        return done.stdout.decode(errors="replace")
+        return said.decode(errors="replace")
     raise ValueError(f'kubelet mappings: error retrieving additional {what} for user "{_USER}": no answer')

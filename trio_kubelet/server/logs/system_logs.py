@@ -18,6 +18,8 @@ from trio_kubelet.common.beneath import look_beneath, open_beneath
 from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.processes import start_process
+from trio_kubelet.common.programs import ProgramFailed, run_program
 from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
 from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
 from trio_kubelet.server.logs.query import NOTHING, LogQuery, journal_arguments, read_query, validate
@@ -27,6 +29,7 @@ log = get_logger(__name__)
 LOG_DIR = "/var/log"
 JOURNAL_SECONDS = 30.0
 PIECE = 64 * 1024
+_UNITS = 16 << 20  # bytes of names of units, which are hundreds of thousands
 
 
 class SystemLogs:
@@ -92,19 +95,18 @@ class SystemLogs:
         command = [self._journalctl, "--field", "_SYSTEMD_UNIT"]
         try:
             with trio.fail_after(JOURNAL_SECONDS):
-                done = await trio.run_process(
-                    command, capture_stdout=True, stderr=subprocess.DEVNULL, check=False
-                )
-        except (OSError, trio.TooSlowError):
+                units = await run_program(command, os.environ, b"", most=_UNITS)
+        except (OSError, ProgramFailed, trio.TooSlowError):
             return ""  # no journal: services log to files
-        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+        return units.decode("utf-8", "replace")
 
     async def _journal(self, arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
         try:
-            process = await trio.lowlevel.open_process(
-                [self._journalctl, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-        except OSError as exc:
+            with trio.fail_after(JOURNAL_SECONDS):
+                process = await start_process(
+                    [self._journalctl, *arguments], os.environ, stderr=subprocess.STDOUT
+                )
+        except (OSError, trio.TooSlowError) as exc:
             log.error("Cannot run journalctl", err=exc)
             yield b"\nerror: journal output not available\n"
             return
@@ -119,10 +121,8 @@ class SystemLogs:
                     return
                 yield data
         finally:
-            process.kill()
-            with trio.CancelScope(shield=True), trio.move_on_after(1):
-                await process.wait()
-            await trio.aclose_forcefully(process.stdout)
+            await process.kill()
+            await process.close()
 
     async def _file_of(self, name: str) -> AsyncGenerator[bytes, None]:
         for candidate in (name, f"{name}.log", f"{name}/{name}.log"):
