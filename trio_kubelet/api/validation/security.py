@@ -144,7 +144,12 @@ def _windows_user(name: str) -> str | None:
         known_form = _NETBIOS_NAME.fullmatch(domain) or _WINDOWS_DOMAIN.fullmatch(domain)
         if len(domain) >= 256 or not known_form:
             return "has no valid domain"
-    if not user or len(user.encode()) > 104 or not user.strip(". ") or re.search(r'["/\\:;|=,+*?<>@\[\]]', user):
+    if (
+        not user
+        or len(user.encode()) > 104
+        or not user.strip(". ")
+        or re.search(r'["/\\:;|=,+*?<>@\[\]]', user)
+    ):
         return "has no valid user"
     return None
 
