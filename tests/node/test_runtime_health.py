@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import cast
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ import trio.testing
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.node.runtime_health import RuntimeHealth, condition_error, version_text
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Kind
@@ -25,7 +27,7 @@ def test_a_condition_that_does_not_hold_is_told() -> None:
     status = cri.RuntimeStatus(conditions=[bad, cri.RuntimeCondition(type="RuntimeReady", status=True)])
     assert condition_error(status, "NetworkReady") == "NetworkReady=false reason:R message:no cni"
     assert condition_error(status, "RuntimeReady") is None
-    assert condition_error(cri.RuntimeStatus(), "RuntimeReady") is not None
+    assert condition_error(cri.RuntimeStatus(), "RuntimeReady") == "<nil>"
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,17 @@ async def test_down_and_up_again_is_said_once_each(autojump_clock: Clock) -> Non
             await nursery.start(health.run)
             assert health.runtime_error() is None
             assert health.network_error() is None
+            told = health.shown
+            assert told is not None
             nursery.start_soon(service.restart, 40.0)
             await trio.sleep(24)
             assert health.runtime_error() is None  # half a minute is allowed
+            assert health.shown == told.partition("://")[0] + "://Unknown"
             await trio.sleep(10)
             assert health.runtime_error() == "container runtime is down"
             await trio.sleep(10)
             assert health.runtime_error() is None
+            assert health.shown == told
             health.watch_pleg(lambda: "slow")
             assert health.runtime_error() == "PLEG is not healthy: slow"
             nursery.cancel_scope.cancel()
@@ -93,6 +99,52 @@ async def test_a_runtime_that_never_answered_is_not_worked_with(autojump_clock: 
         await nursery.start(health.run)
         assert health.runtime_error() == "container runtime status check may not have completed yet"
         nursery.cancel_scope.cancel()
+
+
+class Told:
+    """A runtime that says of itself what it is given."""
+
+    def __init__(self) -> None:
+        self.answer = cri.StatusResponse()
+
+    async def version(self) -> cri.VersionResponse:
+        return cri.VersionResponse(runtime_name="r", runtime_version="v1.2.3")
+
+    async def status(self) -> cri.StatusResponse:
+        return self.answer
+
+
+def said_of(*, ready: bool, handler: str) -> cri.StatusResponse:
+    conditions = [
+        cri.RuntimeCondition(type="RuntimeReady", status=ready),
+        cri.RuntimeCondition(type="NetworkReady", status=True),
+    ]
+    return cri.StatusResponse(
+        status=cri.RuntimeStatus(conditions=conditions), runtime_handlers=[cri.RuntimeHandler(name=handler)]
+    )
+
+
+async def test_a_runtime_that_is_not_ready_does_not_say_what_it_can_do() -> None:
+    runtime = Told()
+    health = RuntimeHealth(cast(RuntimeService, runtime))
+    await health.ask()
+    assert health.node_errors() == [
+        "container runtime status check may not have completed yet",
+        "network state unknown",
+    ]
+    runtime.answer = said_of(ready=True, handler="first")
+    await health.ask()
+    assert (health.node_errors(), list(health.handlers), health.shown) == ([], ["first"], "r://1.2.3")
+    runtime.answer = said_of(ready=False, handler="second")
+    await health.ask()
+    assert health.node_errors() == ["container runtime not ready: RuntimeReady=false reason: message:"]
+    assert list(health.handlers) == ["first"]
+    runtime.answer = cri.StatusResponse(status=cri.RuntimeStatus())
+    await health.ask()
+    assert health.node_errors() == [
+        "container runtime not ready: <nil>",
+        "container runtime network not ready: <nil>",
+    ]
 
 
 @pytest.mark.parametrize("kind", [Kind.HANG, Kind.FAIL])

@@ -89,7 +89,7 @@ class NodeLook:
             now_ns=self._clock.now_ns(),
             devices=self._devices(),
             health=NodeHealth(not_ready=self._not_ready(), pressures=self._pressures()),
-            runtime=f"{health.name}://{health.version}" if health.name else None,
+            runtime=health.shown,
             handlers=health.handlers,
             features=health.features,
         )

@@ -62,13 +62,15 @@ def version_text(said: str) -> str:
 
 
 def condition_error(status: cri.RuntimeStatus, kind: str) -> str | None:
-    """Why a condition of the runtime does not hold, in the kubelet's words; None if it holds."""
+    """Why a condition of the runtime does not hold, in the kubelet's words (`<nil>`: it is not told); None if
+    it holds.
+    """
     for condition in status.conditions:
         if condition.type == kind:
             if condition.status:
                 return None
             return f"{kind}=false reason:{condition.reason} message:{condition.message}"
-    return f"{kind}=false reason: message:the runtime does not report this condition"
+    return "<nil>"
 
 
 def handlers_of(answer: cri.StatusResponse) -> dict[str, RuntimeHandler]:
@@ -105,6 +107,9 @@ class RuntimeHealth:
         self._told: tuple[str | None, str | None] = (None, None)
         self.name = ""
         self.version = ""
+        self.shown: str | None = None
+        """The runtime as the Node shows it: its name, and its version or, when it does not tell any more,
+        `Unknown`; None before it has told."""
         self.handlers: Mapping[str, RuntimeHandler] = {}
         self.features: RuntimeFeatures | None = None
 
@@ -158,15 +163,24 @@ class RuntimeHealth:
                     version = await self._runtime.version()
                     self.name = version.runtime_name
                     self.version = version_text(version.runtime_version)
+                    self.shown = f"{self.name}://{self.version}"
                 self._take(await self._runtime.status())
         except CRIError as exc:
             self._down = f"container runtime is down: {exc}"
+            if not self.name and self.shown is not None:
+                self.shown = f"{self.shown.partition('://')[0]}://Unknown"
             self.name = ""  # it may come back as another one
         except trio.TooSlowError:
             self._down = f"container runtime is down: no status within {TIMEOUT:g} seconds"
         self._tell()
 
     def _take(self, answer: cri.StatusResponse) -> None:
+        """What the runtime says of itself; one that is not ready says nothing of what it can do (kubelet:
+        `updateRuntimeUp`).
+        """
+        if not answer.HasField("status"):
+            self._down = "container runtime is down: runtime status is nil"
+            return
         not_ready = condition_error(answer.status, "RuntimeReady")
         self._down = None if not_ready is None else f"container runtime not ready: {not_ready}"
         self._not_ready = self._down
@@ -174,8 +188,8 @@ class RuntimeHealth:
         self._network = None if not_ready is None else f"container runtime network not ready: {not_ready}"
         if self._down is None:
             self._good_at = trio.current_time()
-        self.handlers = handlers_of(answer)
-        self.features = features_of(answer)
+            self.handlers = handlers_of(answer)
+            self.features = features_of(answer)
 
     def _tell(self) -> None:
         """Says once per change what is wrong, and that it is well again.
