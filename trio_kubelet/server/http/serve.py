@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote, unquote_plus
 
 import h11
 import msgspec
@@ -137,7 +137,24 @@ def parse_target(target: str) -> tuple[str, dict[str, list[str]]]:
     path, query = raw_path(target), target.partition("?")[2]
     if broken := _BROKEN_ESCAPE.search(path):
         raise ValueError(f"invalid URL escape {go_quote(broken[0])}")
-    return unquote(path), parse_qs(query, keep_blank_values=True)
+    return unquote(path), parse_query(query)[0]
+
+
+def parse_query(query: str) -> tuple[dict[str, list[str]], str]:
+    """The parameters of a query, and what is wrong with those that are left out; "" if nothing is
+    (Go: `url.ParseQuery`).
+    """
+    found: dict[str, list[str]] = {}
+    fault = ""
+    for pair in filter(None, query.split("&")):
+        if ";" in pair:
+            fault = "invalid semicolon separator in query"
+        elif broken := _BROKEN_ESCAPE.search(pair):
+            fault = fault or f"invalid URL escape {go_quote(broken[0])}"
+        else:
+            name, _, value = pair.partition("=")
+            found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+    return found, fault
 
 
 def raw_path(target: str) -> str:

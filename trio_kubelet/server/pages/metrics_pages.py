@@ -22,7 +22,7 @@ from trio_kubelet.config.gates import (
     uses_runtime_events,
 )
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
 from trio_kubelet.stats.pages import StatsPages
 
 GATES_METRIC = "kubernetes_feature_enabled"
@@ -98,7 +98,12 @@ def stats_handlers(pages: StatsPages) -> StatsHandlers:
     """Handlers over `pages`."""
 
     async def summary(request: Request) -> Response | Hijack:
-        only = request.query.get("only_cpu_and_memory") == ["true"]
+        from trio_kubelet.server.http.forms import BadForm, read_form  # seldom asked for at the start
+
+        try:
+            only = read_form(request).get("only_cpu_and_memory") == ["true"]
+        except BadForm as exc:
+            return text(500, f"Internal Error: parse form failed: {exc}")
         return Response(headers=(("Content-Type", "application/json"),), body=pages.summary_page(only))
 
     async def resource(request: Request) -> Response | Hijack:
