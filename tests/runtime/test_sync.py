@@ -518,9 +518,13 @@ async def test_containers_of_another_agent_are_adopted(tmp_path: Path, autojump_
         assert {c.id for c in here.containers} == ids
 
 
-async def test_termination_messages_are_part_of_the_status(tmp_path: Path, autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("path", ["/dev/termination-log", "tmp/./last", "//words"])
+async def test_termination_messages_are_part_of_the_status(
+    path: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
     async with world(tmp_path) as here:
-        a_pod = pod(container("web", command=["sh", "-c", "sleep 2; exit 1"]))
+        command = ["sh", "-c", "sleep 2; exit 1"]
+        a_pod = pod(container("web", command=command, termination_message_path=path))
         await here.sync_ok(a_pod)
         (here.messages / "web-0").write_text("out of cheese")
         await trio.sleep(3)

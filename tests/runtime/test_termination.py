@@ -52,8 +52,18 @@ def test_bytes_that_are_no_text_do_not_get_through(tmp_path: Path) -> None:
 def test_trouble_with_reading_is_told(tmp_path: Path) -> None:
     text = read_termination_message(str(tmp_path), "", True)
     assert text == f"Error on reading termination log {tmp_path}: open {tmp_path}: is a directory"
-    text = read_termination_message("", str(tmp_path / "none.log"), True)
-    assert text.startswith("Error on reading termination message from logs: ")
+    trouble, missing = "Error on reading termination message from logs: ", tmp_path / "none"
+    for log in (missing, missing / "0.log", missing / "web" / "0.log"):
+        assert read_termination_message("", str(log), True) == (
+            f'{trouble}failed to try resolving symlinks in path "{log}": '
+            f"lstat {missing}: no such file or directory"
+        )
+    assert read_termination_message("", str(tmp_path), True) == (
+        f'{trouble}failed to open log file "{tmp_path}": open {tmp_path}: is a directory'
+    )
+    assert read_termination_message("", write(tmp_path / "other", b'no "log"\xff\n'), True) == (
+        rf'{trouble}failed to get parse function: unsupported log format: "no \"log\"\xff\n"'
+    )
 
 
 def test_only_the_last_lines_and_bytes_of_a_log(tmp_path: Path) -> None:

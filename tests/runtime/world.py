@@ -21,6 +21,7 @@ from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
+from trio_kubelet.podinfo.paths import clean_container_path
 from trio_kubelet.runtime.configs.labels import container_annotations, container_labels, pod_labels
 from trio_kubelet.runtime.configs.resources import container_resources
 from trio_kubelet.runtime.doors import ContainerRequest, HookHTTPError, SyncContext
@@ -119,7 +120,10 @@ class Configs:
             labels=container_labels(pod, container.name),
             annotations=container_annotations(pod, container, restarts),
             mounts=[
-                cri.Mount(host_path=str(message_file), container_path=container.termination_message_path)
+                cri.Mount(
+                    host_path=str(message_file),
+                    container_path=clean_container_path(container.termination_message_path),
+                )
             ],
             log_path=f"{container.name}/{restarts}.log",
             linux=linux,

@@ -15,7 +15,13 @@ from tests.runtime_configs.pods import NODE, container, first, node, pod
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.userns import namespace_of
-from trio_kubelet.podinfo.context import ContainerInputs, ResolvConf, RuntimeHandler, VolumeMountPoint
+from trio_kubelet.podinfo.context import (
+    BlockDevice,
+    ContainerInputs,
+    ResolvConf,
+    RuntimeHandler,
+    VolumeMountPoint,
+)
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.runtime.configs.container import signal_from_name, signal_name
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
@@ -32,7 +38,7 @@ from trio_kubelet.runtime.configs.labels import (
     read_identity,
     read_notes,
 )
-from trio_kubelet.runtime.configs.mounts import mounts, sub_paths
+from trio_kubelet.runtime.configs.mounts import block_devices, mounts, sub_paths
 from trio_kubelet.runtime.configs.sandbox import port_mappings
 
 _VOLUMES = {"v": VolumeMountPoint("/host/v"), "ro": VolumeMountPoint("/host/ro", read_only=True)}
@@ -51,6 +57,24 @@ def test_hosts_and_termination_log_come_last() -> None:
         ("/etc/hosts", "/root/pods/u1/etc-hosts"),
         ("/dev/log", "/log"),
     ]
+
+
+@pytest.mark.parametrize("path", ["data/", "./data", "//data"])
+def test_paths_in_a_container_that_are_written_otherwise(path: str) -> None:
+    made = pod(container(volumeMounts=[{"name": "v", "mountPath": "a//b/"}], terminationMessagePath=path))
+    inputs = ContainerInputs(image_ref="i", volumes=_VOLUMES, termination_log="/log")
+    found = mounts(made, first(made), NODE, inputs, {})
+    assert [mount.container_path for mount in found] == ["/a/b", "/data"]
+
+
+def test_a_device_has_an_absolute_path() -> None:
+    volumes = {"raw": BlockDevice("/host/raw")}
+    made = pod(container(volumeDevices=[{"name": "raw", "devicePath": "/dev/xvda"}]))
+    (device,) = block_devices(first(made), volumes)
+    assert (device.container_path, device.host_path, device.permissions) == ("/dev/xvda", "/host/raw", "mrw")
+    made = pod(container(volumeDevices=[{"name": "raw", "devicePath": "dev/xvda"}]))
+    with pytest.raises(ConfigError, match="error DevicePath `dev/xvda` must be an absolute path"):
+        block_devices(first(made), volumes)
 
 
 def test_own_hosts_file_and_missing_address_keep_the_agents_out() -> None:

@@ -7,6 +7,7 @@ them: one that leads elsewhere has no directory.
 from __future__ import annotations
 
 import errno
+import os
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.validation.formats import directory_name
@@ -19,8 +20,8 @@ def pods_dir(root_dir: str) -> str:
 
 def pod_dir(root_dir: str, uid: str) -> str:
     """A pod's directory. Raises OSError for a UID that is no name of one."""
-    if (problem := directory_name(uid)) is not None:
-        raise OSError(errno.EINVAL, f"UID of a pod {problem}", uid)
+    if problems := directory_name(uid):
+        raise OSError(errno.EINVAL, f"UID of a pod {problems[0]}", uid)
     return f"{root_dir}/pods/{uid}"
 
 
@@ -53,3 +54,10 @@ def pod_logs_path(pod_logs_dir: str, pod: v1.Pod) -> str:
 def container_log_path(container: str, restart_count: int) -> str:
     """A container's log file below the pod's log directory."""
     return f"{container}/{restart_count}.log"
+
+
+def clean_container_path(path: str) -> str:
+    """A path in a container from its root on and without detours, as mounts of the runtime name it (kubelet:
+    `MakeAbsolutePath`).
+    """
+    return os.path.normpath("/" + path.lstrip("/"))

@@ -34,6 +34,7 @@ from trio_kubelet.observed.types import (
     RunningPod,
     SandboxStatus,
 )
+from trio_kubelet.podinfo.paths import clean_container_path
 from trio_kubelet.runtime.configs.labels import POD_UID, read_identity, read_notes
 from trio_kubelet.runtime.termination import FALLBACK_TO_LOGS, read_termination_message
 
@@ -183,7 +184,7 @@ class StatusReader:
         `paths` are its mounts, path in the container to path on the node.
         """
         path = status.termination_message_path
-        file_path = paths.get(path, "") if path else ""
+        file_path = paths.get(clean_container_path(path), "") if path else ""
         # A container that could not be started at all has no log to fall back to.
         fallback = (
             status.termination_message_policy == FALLBACK_TO_LOGS

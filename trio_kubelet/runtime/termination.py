@@ -8,11 +8,13 @@ called in a thread.
 
 from __future__ import annotations
 
+import os
 import re
 
 from trio_kubelet.common import utf8
 from trio_kubelet.common.container_files import open_regular
 from trio_kubelet.common.go_words import error_words
+from trio_kubelet.common.log import go_quote
 
 MAX_MESSAGE_BYTES = 4096
 MAX_LOG_BYTES = 2048
@@ -46,8 +48,18 @@ def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bo
         try:
             message = read_log_tail(log_path)
         except (OSError, UnknownLogFormat) as error:
-            return f"Error on reading termination message from logs: {error_words(error, 'open')}"
+            return f"Error on reading termination message from logs: {_log_words(error, log_path)}"
     return utf8.decode(message)
+
+
+def _log_words(error: Exception, path: str) -> str:
+    """Why a log cannot be read; of one that is missing the first part of its path that is."""
+    if isinstance(error, FileNotFoundError):
+        while (above := os.path.dirname(error.filename)) and not os.path.lexists(above):
+            error.filename = above
+        return f"failed to try resolving symlinks in path {go_quote(path)}: {error_words(error, 'lstat')}"
+    words = error_words(error, "open")
+    return f"failed to open log file {go_quote(path)}: {words}" if isinstance(error, OSError) else words
 
 
 def read_tail(path: str, limit: int) -> bytes:
@@ -88,9 +100,8 @@ def log_tail(data: bytes, lines: int) -> bytes:
         match = _CRI_LINE.fullmatch(line)
         if match is None:
             if number == 0:
-                raise UnknownLogFormat(
-                    f"failed to get parse function: unsupported log format: {line[:200]!r}"
-                )
+                shown = go_quote(line[:200].decode("utf-8", "surrogateescape"))
+                raise UnknownLogFormat(f"failed to get parse function: unsupported log format: {shown}")
             continue
         partial = match["tags"].split(b":")[0] == b"P"
         text += match["text"].removesuffix(b"\n") if partial else match["text"]

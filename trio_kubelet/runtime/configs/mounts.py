@@ -13,7 +13,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import BlockDevice, ContainerInputs, NodeContext, VolumeMountPoint
 from trio_kubelet.podinfo.doors import ConfigError
-from trio_kubelet.podinfo.paths import etc_hosts_path, subpath_target
+from trio_kubelet.podinfo.paths import clean_container_path, etc_hosts_path, subpath_target
 from trio_kubelet.runtime.configs.env import expand_sub_path
 from trio_kubelet.volumes.subpath import SubPath
 
@@ -66,8 +66,8 @@ def mounts(
             cri.Mount(container_path=ETC_HOSTS, host_path=etc_hosts_path(ctx.root_dir, pod.metadata.uid))
         )
     if inputs.termination_log and container.termination_message_path:
-        path = container.termination_message_path
-        result.append(cri.Mount(container_path=_absolute(path), host_path=inputs.termination_log))
+        path = clean_container_path(container.termination_message_path)
+        result.append(cri.Mount(container_path=path, host_path=inputs.termination_log))
     userns = inputs.user_namespace
     if userns is not None:
         for mount in result:
@@ -80,14 +80,14 @@ def block_devices(container: v1.Container, volumes: Mapping[str, BlockDevice]) -
     """The volumes a container has as devices (kubelet: `makeBlockVolumes`). Raises ConfigError."""
     found: list[cri.Device] = []
     for device in container.volume_devices or ():
+        if not device.device_path.startswith("/"):
+            raise ConfigError(f"error DevicePath `{device.device_path}` must be an absolute path")
         volume = volumes.get(device.name)
         if volume is None:
             raise ConfigError(f'cannot find volume "{device.name}" to pass into container "{container.name}"')
         permissions = "r" if volume.read_only else "mrw"
         found.append(
-            cri.Device(
-                container_path=_absolute(device.device_path), host_path=volume.path, permissions=permissions
-            )
+            cri.Device(container_path=device.device_path, host_path=volume.path, permissions=permissions)
         )
     return found
 
@@ -176,4 +176,4 @@ def _recursive_read_only(mount: v1.VolumeMount, supported: bool) -> bool:
 
 
 def _absolute(path: str) -> str:
-    return path if path.startswith("/") else f"/{path}"
+    return path if path.startswith("/") else clean_container_path(path)
