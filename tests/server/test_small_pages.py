@@ -187,6 +187,11 @@ async def test_a_checkpoint_is_written_below_the_root_directory(tmp_path: Path) 
         (checkpoint_request("c", {"timeout": ["x"]}), 404, "cannot parse value of timeout parameter"),
         (checkpoint_request("c", {"timeout": ["1_0"]}), 404, "cannot parse value of timeout parameter"),
         (checkpoint_request("c", {"timeout": [str(2**63)]}), 404, "cannot parse value of timeout parameter"),
+        (
+            checkpoint_request("c", {"timeout": ["-1"]}),
+            500,
+            "checkpointing of ns/pod/c failed (CheckpointContainer requires the timeout value to be > 0)",
+        ),
         (checkpoint_request("init"), 500, "checkpointing of ns/pod/init failed (container init not found)"),
     ],
 )

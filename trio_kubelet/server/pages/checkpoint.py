@@ -52,8 +52,8 @@ class Checkpoints:
         except ValueError:
             return text(404, "cannot parse value of timeout parameter")
         try:
-            path = await self._write(pod, container, max(timeout, self._request_timeout))
-        except (CRIError, OSError, LookupError) as exc:
+            path = await self._write(pod, container, timeout)
+        except (CRIError, OSError, LookupError, ValueError) as exc:
             reason = exc.args[0] if isinstance(exc, LookupError) else exc
             return text(500, f"checkpointing of {namespace}/{name}/{container} failed ({reason})")
         return json_body(json.dumps({"items": [path]}, separators=(",", ":")).encode())
@@ -63,10 +63,12 @@ class Checkpoints:
         running = [c for c in observed.running() if c.name == container] if observed else []
         if not running:
             raise LookupError(f"container {container} not found")
+        if timeout < 0:
+            raise ValueError("CheckpointContainer requires the timeout value to be > 0")
         await NODE_FILES.run(partial(os.makedirs, self._dir, mode=0o700, exist_ok=True))
         now = datetime.datetime.fromtimestamp(self._clock.now_ns() // NANOSECONDS).astimezone()
         stamp = now.isoformat(timespec="seconds").replace("+00:00", "Z")
         path = os.path.join(self._dir, f"checkpoint-{pod_full_name(pod)}-{container}-{stamp}.tar")
         newest = max(running, key=lambda c: c.created_at_ns)
-        await self._checkpoint(newest.id, path, timeout)
+        await self._checkpoint(newest.id, path, max(timeout, self._request_timeout))
         return path
