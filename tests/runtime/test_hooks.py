@@ -65,6 +65,17 @@ async def test_https_falls_back_to_http_without_credentials(
         )
 
 
+async def test_the_first_failure_is_told_when_plain_http_does_no_better(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.http.failures["https://h:80/x"] = HookHTTPError("server gave HTTP response", plain_http=True)
+        here.http.failures["http://h:80/x"] = HookHTTPError("connection refused")
+        text = await refused(here, get("/x", host="h", scheme="HTTPS"))
+        assert text.endswith(" failed - error: server gave HTTP response")
+        assert not here.events.of("LifecycleHTTPFallback")
+
+
 async def test_an_http_hook_without_an_answer(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         here.http.failures["http://h:80/x"] = HookHTTPError("connection refused")
@@ -91,8 +102,14 @@ async def test_a_pod_that_cannot_be_looked_at_or_has_no_address(
 
 async def test_a_handler_with_nothing_in_it(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
-        with pytest.raises(HookError, match="invalid handler"):
-            await run(here, v1.LifecycleHandler())
+        said = "Cannot run handler: invalid handler: "
+        said += "&LifecycleHandler{Exec:nil,HTTPGet:nil,TCPSocket:%s,Sleep:nil,}"
+        assert await refused(here, v1.LifecycleHandler()) == said % "nil"
+        for socket, shown in (
+            (v1.TCPSocketAction(port=80), "&TCPSocketAction{Port:{0 80 },Host:,}"),
+            (v1.TCPSocketAction(port="web", host="h"), "&TCPSocketAction{Port:{1 0 web},Host:h,}"),
+        ):
+            assert await refused(here, v1.LifecycleHandler(tcp_socket=socket)) == said % shown
 
 
 async def test_commands_in_containers(tmp_path: Path, autojump_clock: MockClock) -> None:

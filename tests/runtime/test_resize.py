@@ -169,6 +169,14 @@ async def test_where_pods_have_no_cgroups_of_the_agents_the_runtime_is_told_all_
         assert told(here) == (2, 5000, 100_000, 32 * MIB)
 
 
+async def test_what_is_in_use_has_to_be_known(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(memory="64Mi")))
+        here.fail("ContainerStats", message="busy")
+        [failure] = (await here.sync(pod(sized(memory="32Mi")))).failures
+        assert failure.message == 'unable to read memory usage for pod "web_default(uid-1)"'
+
+
 async def test_no_pod_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         await here.sync_ok(pod(sized("a", memory="64Mi"), sized("b", memory="64Mi")))

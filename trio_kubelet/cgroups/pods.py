@@ -253,8 +253,8 @@ class PodCgroups:
         try:
             return await CGROUPS.run(lambda: self._tree.memory_in_use(self._path(pod)))
         except OSError as error:
-            text = f'unable to read memory usage for pod "{pod_name(pod)}": {error}'
-            raise ConfigError(text) from error
+            log.error("Memory of a pod cannot be read", pod=pod, err=error)
+            raise ConfigError(f'unable to read memory usage for pod "{pod_name(pod)}"') from error
 
     async def apply(self, pod: v1.Pod, amounts: PodAmounts) -> None:
         """Puts limits of the pod as a whole into force, others stay as they are. Raises ConfigError."""

@@ -113,7 +113,11 @@ class HookRunner:
         elif handler.sleep is not None:
             await trio.sleep(handler.sleep.seconds)
         else:
-            raise HookError("Cannot run handler: invalid handler")
+            # The API takes hooks of this kind, for old objects have them.
+            said = (
+                f"&LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{_shown(handler.tcp_socket)},Sleep:nil,}}"
+            )
+            raise HookError(f"Cannot run handler: invalid handler: {said}")
 
     def cut_short(self, handler: v1.LifecycleHandler) -> None:
         """Counts a hook that was ended from outside."""
@@ -129,14 +133,18 @@ class HookRunner:
         try:
             await self._http.get(request)
         except HookHTTPError as error:
-            if not error.plain_http:
+            if not error.plain_http or not await self._get_without_tls(pod, request):
                 raise
-            await self._get_without_tls(pod, request)
 
-    async def _get_without_tls(self, pod: v1.Pod, request: HTTPRequest) -> None:
-        """Once more over plain HTTP, without credentials (the kubelet does so since hooks learned HTTPS)."""
+    async def _get_without_tls(self, pod: v1.Pod, request: HTTPRequest) -> bool:
+        """Once more over plain HTTP, without credentials (the kubelet does so since hooks learned HTTPS).
+        Whether there was an answer.
+        """
         headers = tuple((name, value) for name, value in request.headers if name != "Authorization")
-        await self._http.get(request._replace(scheme="http", headers=headers))
+        try:
+            await self._http.get(request._replace(scheme="http", headers=headers))
+        except HookHTTPError:
+            return False
         server = join_host_port(request.host, request.port)
         self._metrics.http_fallbacks.inc()
         self._recorder.record(
@@ -145,6 +153,7 @@ class HookRunner:
             "LifecycleHTTPFallback",
             f"request to HTTPS lifecycle hook {server} got HTTP response, retry with HTTP succeeded",
         )
+        return True
 
     async def _address(self, pod: v1.Pod) -> str:
         try:
@@ -156,6 +165,14 @@ class HookRunner:
         if not ips:
             raise HookHTTPError("failed to find networking container: the pod has no address")
         return ips[0]
+
+
+def _shown(socket: v1.TCPSocketAction | None) -> str:
+    """As Go writes it."""
+    if socket is None:
+        return "nil"
+    number, name = (socket.port, "") if isinstance(socket.port, int) else (0, socket.port)
+    return f"&TCPSocketAction{{Port:{{{int(bool(name))} {number} {name}}},Host:{socket.host},}}"
 
 
 HTTP_DEADLINE = 600.0

@@ -254,8 +254,8 @@ class Resizer:
             try:
                 used = (await self._runtime.container_stats(resize.id)).memory.usage_bytes.value
             except CRIError as error:
-                text = f'unable to read memory usage for pod "{pod_name(pod)}": {error}'
-                raise ConfigError(text) from error
+                log.error("Container stats cannot be read", pod=pod, containerName=resize.name, err=error)
+                raise ConfigError(f'unable to read memory usage for pod "{pod_name(pod)}"') from error
             if used >= limit:
                 refused.append(
                     f'attempting to set container "{resize.name}" memory limit ({limit}) below current usage'
