@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess
-from tests.storage.world import Claims, World, pod_of, running_world
+from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.storage.ownership import long_message
 
@@ -201,6 +201,9 @@ async def test_a_volume_is_given_to_the_pods_group(place: Path, driver: DriverPr
         found = world.path(pod, "c").stat()
         assert (found.st_gid, found.st_mode & 0o7777) == (1234, 0o2775)
         assert world.room.volumes.extra_groups(pod) == (777,)
+        given = {"operation_name": "volume_apply_access_control", "status": "success", "migrated": "false"}
+        given["volume_plugin"] = f"kubernetes.io/csi:{DRIVER}"
+        assert world.metrics.get_sample_value("storage_operation_duration_seconds_count", given) == 1
         await world.tear_down(pod)
 
 

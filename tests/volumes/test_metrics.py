@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,27 @@ async def test_a_volume_that_cannot_be_set_up_is_a_failed_operation(tmp_path: Pa
         await manager.set_up(_pod("u1", missing))
     assert _took(registry, "volume_mount", "host-path", "fail-unknown") == 1
     assert _there(registry, "host-path") is None
+
+
+async def test_giving_volumes_to_a_group_is_measured_by_plugin(tmp_path: Path) -> None:
+    """Once for a directory, and for files each time they are written anew."""
+    registry = CollectorRegistry()
+    node = NodeContext(node_name="n", root_dir=str(tmp_path))
+    manager = VolumeManager(lambda: node, metrics=VolumeMetrics(registry))
+    fields = {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}
+    pod = _pod("u1", {"name": "e", "emptyDir": {}}, {"name": "d", "downwardAPI": fields})
+    given = "volume_apply_access_control"
+    try:
+        await manager.set_up(pod)
+        assert _took(registry, given, "empty-dir", "success") is None
+        await manager.tear_down("u1")
+        pod.spec.security_context = v1.PodSecurityContext(fs_group=os.getegid())
+        for _ in range(2):
+            await manager.set_up(pod)
+        assert _took(registry, given, "downward-api", "success") == 1
+        pod.metadata.labels = {"new": "label"}
+        await manager.set_up(pod)
+        assert _took(registry, given, "downward-api", "success") == 2
+        assert _took(registry, given, "empty-dir", "success") == 2  # the files are in one, too
+    finally:
+        await manager.tear_down("u1")

@@ -4,6 +4,8 @@ the root is right. It is done in a thread, and told of when it takes long.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import Final
 
 import trio
@@ -12,9 +14,10 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import OWNERSHIP
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.volumes.local import fs_group_of
-from trio_kubelet.volumes.ownership import Progress, give_volume
+from trio_kubelet.volumes.ownership import Progress, Timed, give_volume
 
 REASON: Final = "VolumePermissionChangeInProgress"
 FIRST_NEWS: Final = 30.0
@@ -42,12 +45,13 @@ def _shown(directory: str, uid: str) -> str:
 
 
 class VolumeOwnership:
-    """`events` hears of what takes long."""
+    """`events` hears of what takes long, which `timed` measures."""
 
-    def __init__(self, events: PodRecorderDoor) -> None:
+    def __init__(self, events: PodRecorderDoor, timed: Timed = nullcontext) -> None:
         self._events = events
+        self._timed = timed
 
-    async def give(self, volume: str, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
+    async def give(self, spec: Spec, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
         """Gives the files of a pod's volume to the pod's group, if it has one. Raises OperationError."""
         context, group, progress = pod.spec.security_context, fs_group_of(pod), Progress()
         if context is None or group is None:
@@ -55,13 +59,20 @@ class VolumeOwnership:
         on_mismatch = context.fs_group_change_policy == "OnRootMismatch"
 
         def work() -> None:
-            give_volume(directory, group, read_only=read_only, on_mismatch=on_mismatch, progress=progress)
+            give_volume(
+                directory,
+                group,
+                read_only=read_only,
+                on_mismatch=on_mismatch,
+                progress=progress,
+                timed=partial(self._timed, spec.metrics_plugin),
+            )
 
         failed: OperationError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report, pod, directory, progress)
             try:
-                await in_thread(volume, work, lane=OWNERSHIP)
+                await in_thread(spec.unique_name, work, lane=OWNERSHIP)
             except OperationError as error:
                 failed = error
             finally:

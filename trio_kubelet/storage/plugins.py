@@ -24,6 +24,7 @@ from trio_kubelet.storage.reconstruct import OTHERS
 from trio_kubelet.storage.specs import CSI, FC, FLEX, HOST_PATH, ISCSI, LOCAL, NFS, Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.files import entries
+from trio_kubelet.volumes.metrics import VolumeMetrics
 
 if TYPE_CHECKING:
     from trio_kubelet.storage.disks.attached import AttachedDisks
@@ -72,6 +73,7 @@ class Plugins:
         node: Callable[[], ReportedVolumes],
         events: ObjectRecorderDoor,
         volume_plugin_dir: str,
+        metrics: VolumeMetrics,
     ) -> None:
         self._root_dir = root_dir
         self._node_name = node_name
@@ -79,7 +81,7 @@ class Plugins:
         self._node = node
         self._events = events
         self._volume_plugin_dir = volume_plugin_dir
-        self._owner = VolumeOwnership(events)
+        self._owner = VolumeOwnership(events, metrics.giving)
         local, self._flex = cache(self._make_local), cache(self._make_flex)
         iscsi, fc = cache(self._make_iscsi), cache(self._make_fc)
         mounting: dict[str, Callable[[], Mounting]] = {

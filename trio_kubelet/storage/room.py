@@ -75,6 +75,7 @@ class StorageRoom:
             node=node,
             events=events,
             volume_plugin_dir=volume_plugin_dir,
+            metrics=metrics,
         )
         read_back_metrics = ReadBackMetrics(registry)
         expansions = Expansions(objects=objects, plugins=plugins.expanding, events=events, clock=clock)

@@ -6,6 +6,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import error_words
@@ -15,9 +17,9 @@ from trio_kubelet.volumes.atomic_writer import write_files
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs, make_volume_dir
 from trio_kubelet.volumes.linux import has_own_filesystem, mount_huge_pages, mount_tmpfs
-from trio_kubelet.volumes.ownership import give_volume
+from trio_kubelet.volumes.ownership import Timed, give_volume
 from trio_kubelet.volumes.payload import FileProjection
-from trio_kubelet.volumes.plan import EmptyDir, HostPath, Medium, Projection
+from trio_kubelet.volumes.plan import EMPTY_DIR, EmptyDir, HostPath, Medium, Projection
 
 log = get_logger(__name__)
 
@@ -31,7 +33,7 @@ _KINDS = {
 }
 
 
-def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
+def set_up_empty_dir(plan: EmptyDir, fs_group: int | None, timed: Timed = nullcontext) -> None:
     """An empty directory on disk or in memory. One that is ready is left as it is, for it may be full.
     Raises VolumeError for one that cannot be made.
     """
@@ -53,24 +55,29 @@ def set_up_empty_dir(plan: EmptyDir, fs_group: int | None) -> None:
         except (OSError, ValueError) as error:
             log.warning("A volume has no project quota, its files are looked at", path=plan.path, err=error)
     if fs_group is not None:
-        give_volume(plan.path, fs_group, read_only=False)
+        give_volume(plan.path, fs_group, read_only=False, timed=partial(timed, EMPTY_DIR))
     make_dirs(plan.ready_dir)
     with open(marker, "wb"):
         os.chmod(marker, 0o644)
 
 
 def set_up_projection(
-    plan: Projection, files: Mapping[str, FileProjection], fs_group: int | None, now_ns: int
+    plan: Projection,
+    files: Mapping[str, FileProjection],
+    fs_group: int | None,
+    now_ns: int,
+    plugin: str,
+    timed: Timed,
 ) -> None:
     """Files in a directory of the agent's own; called again it brings them up to date."""
-    set_up_empty_dir(plan.directory, fs_group)
+    set_up_empty_dir(plan.directory, fs_group, timed)
     path = plan.directory.path
     for nested in plan.nested:
         make_dirs(os.path.join(path, nested), 0o755)
 
     def own() -> None:
         if fs_group is not None:
-            give_volume(path, fs_group, read_only=True)
+            give_volume(path, fs_group, read_only=True, timed=partial(timed, plugin))
 
     write_files(path, files, now_ns, own)
 

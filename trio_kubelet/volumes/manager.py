@@ -207,24 +207,29 @@ class VolumeManager:
                 with ExitStack() as measured:
                     if name not in there or isinstance(plan, Projection):
                         measured.enter_context(self._metrics.timed(MOUNT, plugins[name]))
-                    self._set_up(plan, files.get(name, {}), fs_group)
+                    self._set_up(plan, files.get(name, {}), fs_group, plugins[name])
             except (OSError, VolumeError) as error:
                 was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
                 (kept if was_there else failed)[name] = error_words(error)
         return failed, kept
 
     def _set_up(
-        self, plan: VolumePlan, files: dict[str, FileProjection] | VolumeError, fs_group: int | None
+        self,
+        plan: VolumePlan,
+        files: dict[str, FileProjection] | VolumeError,
+        fs_group: int | None,
+        plugin: str,
     ) -> None:
+        timed = self._metrics.giving
         match plan:
             case EmptyDir():
-                set_up_empty_dir(plan, fs_group)
+                set_up_empty_dir(plan, fs_group, timed)
             case HostPath():
                 check_host_path(plan)
             case Projection():
                 if isinstance(files, VolumeError):
                     raise files
-                set_up_projection(plan, files, fs_group, self._clock.now_ns())
+                set_up_projection(plan, files, fs_group, self._clock.now_ns(), plugin, timed)
 
     async def _files(
         self, pod: v1.Pod, plans: Mapping[str, VolumePlan], node: NodeContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +13,7 @@ from trio_kubelet.common.metrics import MetricMaker
 
 MOUNT, UNMOUNT = "volume_mount", "volume_unmount"
 _VERIFY = "verify_controller_attached_volume"
+_GIVE = "volume_apply_access_control"
 _ACTUAL, _DESIRED = "actual_state_of_world", "desired_state_of_world"
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 
@@ -73,6 +74,10 @@ class VolumeMetrics:
             self._duration.labels(plugin, operation, outcome, str(migrated).lower()).observe(
                 perf_counter() - began
             )
+
+    def giving(self, plugin: str) -> AbstractContextManager[None]:
+        """Measures giving the files of a volume to a group. For any thread."""
+        return self.timed(_GIVE, plugin)
 
     def _volumes(self) -> dict[tuple[str, ...], float]:
         found = Count(

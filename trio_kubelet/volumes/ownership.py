@@ -11,7 +11,8 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeAlias
 
 _READ_WRITE: Final = 0o660
 _READ_ONLY: Final = 0o440
@@ -19,6 +20,10 @@ _SEARCH: Final = 0o110
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEPEST: Final = 500
 """Levels of directories in a volume that can be given away; each takes two descriptors meanwhile."""
+
+
+Timed: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""Measures giving volumes of a plugin, of which it is told the name."""
 
 
 class Progress:
@@ -36,18 +41,21 @@ def give_volume(
     read_only: bool,
     on_mismatch: bool = False,
     progress: Progress | None = None,
+    timed: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
     """Gives a volume to a group. With `on_mismatch` only if its root is not the group's with the rights and
-    the set-group-ID bit that the others would get. Blocking; raises OSError.
+    the set-group-ID bit that the others would get. `timed` measures what is done then. Blocking; raises
+    OSError.
     """
     progress = progress or Progress()
     root = os.open(directory, _DIRECTORY)
     try:
         if on_mismatch and not _mismatches(os.fstat(root), group, read_only):
             return
-        _walk(root, lambda name, parent: _give(name, parent, group, read_only, progress), progress)
-        _give_open(root, os.fstat(root), group, read_only)
-        progress.files += 1
+        with timed():
+            _walk(root, lambda name, parent: _give(name, parent, group, read_only, progress), progress)
+            _give_open(root, os.fstat(root), group, read_only)
+            progress.files += 1
     finally:
         os.close(root)
 

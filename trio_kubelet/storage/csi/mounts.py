@@ -125,7 +125,7 @@ class CSIMounts:
         to_driver = messages.MOUNT_GROUP in abilities
         if not to_driver and gives_to_group(spec, messages.fs_type(spec), group, policy):
             try:
-                await self._owner.give(spec.unique_name, target, pod, read_only=False)
+                await self._owner.give(spec, target, pod, read_only=False)
             except OperationError as error:
                 text = f"applyFSGroup failed for vol {spec.handle}: {error}"
                 raise OperationError(text, Ending.UNCERTAIN) from error

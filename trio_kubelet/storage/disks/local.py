@@ -84,7 +84,7 @@ class LocalVolumes:
             )
             self._events.record(pod, "Warning", "AlreadyMountedVolume", message)
         if not spec.read_only and not there.shared:  # the first pod says whose it is
-            await self._owner.give(spec.unique_name, target, pod, read_only=False)
+            await self._owner.give(spec, target, pod, read_only=False)
 
     async def tear_down(self, mount: PodMount) -> None:
         await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))

@@ -153,7 +153,7 @@ class FlexVolumes:
             raise
         if driver.capabilities.fsgroup and not spec.read_only:
             with contextlib.suppress(OperationError):  # as it may be no filesystem that knows groups
-                await self._owner.give(spec.unique_name, target, pod, read_only=False)
+                await self._owner.give(spec, target, pod, read_only=False)
 
     async def tear_down(self, mount: PodMount) -> None:
         spec = mount.spec
