@@ -319,6 +319,30 @@ async def test_a_pod_shows_what_it_has_as_long_as_a_resize_fails(
         ]
 
 
+async def test_what_a_pod_was_to_lose_is_nobody_elses_while_it_has_it(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, asking("large", "1500m", source="api"), "api")
+        world.runtime.resize_errors["uid-large"] = "below current usage"
+        await world.update(asking("large", "800m", source="api"), source="api")
+        await trio.sleep(1)
+        assert world.status(make_pod("large")).allocated_resources == {"cpu": "800m"}
+        await world.update(asking("web", "1", source="api"), source="api")
+        late = asking("late", "300m", source="api")
+        await world.add(late, source="api")
+        await trio.sleep(1)
+        assert pending(world) == ("Deferred", "cpu, requested: 1000, used: 1500, capacity: 2000")
+        assert world.status(late).reason == "OutOfcpu"
+        del world.runtime.resize_errors["uid-large"]
+        await world.until(lambda: granted(world) == {"cpu": "1"}, 300)
+        assert pending(world) is None
+        accepted = "kubelet_pod_deferred_accepted_resizes_total"
+        assert world.registry.get_sample_value(accepted, {"retry_trigger": "pod_resized"}) == 1
+
+
 async def test_a_resize_that_fails_is_known_after_a_restart(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

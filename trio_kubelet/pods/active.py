@@ -14,6 +14,7 @@ from trio_kubelet.pods.admission.occupancy import Occupancy, Others
 from trio_kubelet.pods.doors import Admitter
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.resize.allocation import with_larger_requests
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.workers import PodWorkers
 
@@ -47,7 +48,7 @@ class ActivePods:
         return [pod for pod in self._pods.pods() if self._is_active(pod)]
 
     def beside(self, uid: str) -> Others:
-        """The active pods beside this one, with the resources they were granted."""
+        """The active pods beside this one, with the resources they were granted, or still have."""
         itself = uid in self._touched
         touched, self._touched = self._touched, {uid: None} if itself else {}
         for one in touched:
@@ -61,9 +62,24 @@ class ActivePods:
             self._occupancy.drop(uid)
             return
         try:
-            self._occupancy.put(self._admitter.as_granted(pod))
+            self._occupancy.put(self._as_counted(pod))
         except Exception as exc:  # what one pod makes the code raise does not keep out others
             log.error("Unexpected error in counting what a pod takes", pod=pod, podUID=uid, err=exc)
+
+    def _as_counted(self, pod: Pod) -> Pod:
+        """The pod with what it takes: what it was granted, and while it runs with more, that (KEP-1287)."""
+        granted = self._admitter.as_granted(pod)
+        actuated = self._admitter.as_actuated(granted)
+        if actuated is granted or not self._runs(pod.metadata.uid):
+            return granted
+        return with_larger_requests(granted, actuated)
+
+    def _runs(self, uid: str) -> bool:
+        status = self._statuses.get(uid)
+        if status is None:
+            return False
+        statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+        return any(each.state.running is not None for each in statuses)
 
     def touch(self, uid: str) -> None:
         """Whether this pod is active, or what it was granted, may be different."""

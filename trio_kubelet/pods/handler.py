@@ -244,6 +244,12 @@ class SyncHandler:
             if worker.evicted:
                 self._cleaner.prune(uid, "", True)
 
+    def actuated(self, uid: str) -> None:
+        """A pod has what it was granted: what it had more is free."""
+        self._admitter.actuated(uid)
+        self._active.touch(uid)
+        self._resize_waiting("pod_resized")
+
     # Admission
 
     def active_pods(self) -> list[Pod]:

@@ -158,7 +158,7 @@ class PodsRoom:
             node=node,
             granted=self._admitter.as_granted,
             as_actuated=self._admitter.as_actuated,
-            actuated=self._admitter.actuated,
+            actuated=lambda uid: self.handler.actuated(uid),
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             finishing=lambda uid: self.workers.finishing(uid),
             settled=self.cleaner.settled,

@@ -24,6 +24,7 @@ from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import read_state, replace_state
+from trio_kubelet.podinfo.amounts import amount
 from trio_kubelet.pods.resize.checkpoint import (
     ACTUATED,
     ALLOCATED,
@@ -63,6 +64,33 @@ def with_allocation(pod: Pod, granted: Allocation | None) -> Pod:
         resources=granted.pod_level,
     )
     return replace(pod, spec=spec)
+
+
+def with_larger_requests(pod: Pod, other: Pod) -> Pod:
+    """The pod with the larger requests of the two, which differ in nothing but resources: what it takes of
+    the node until the one has become the other (KEP-1287). Pure.
+    """
+
+    def larger(one: ResourceRequirements, two: ResourceRequirements) -> ResourceRequirements:
+        requests = dict(one.requests or {})
+        for name, text in (two.requests or {}).items():
+            if amount(text) > amount(requests.get(name, "")):
+                requests[name] = text
+        return replace(one, requests=requests)
+
+    def each(ours: Sequence[Container] | None, its: Sequence[Container] | None) -> list[Container]:
+        pairs = zip(ours or (), its or (), strict=True)
+        return [replace(one, resources=larger(one.resources, two.resources)) for one, two in pairs]
+
+    spec, its = pod.spec, other.spec
+    whole = spec.resources
+    changed = replace(
+        spec,
+        containers=each(spec.containers, its.containers),
+        init_containers=each(spec.init_containers, its.init_containers),
+        resources=whole if whole is None or its.resources is None else larger(whole, its.resources),
+    )
+    return replace(pod, spec=changed)
 
 
 def _canonical(allocation: Allocation) -> object:
