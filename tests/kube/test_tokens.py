@@ -163,8 +163,11 @@ async def test_the_old_token_stays_while_the_server_is_away_and_it_is_valid(
             assert await world.tokens.token(pod, a_source(600)) == old
         assert len(world.door.attempts) == asked
         await trio.sleep(101)
-        with pytest.raises(ObjectError, match="token ns/sa for pod p expired and refresh failed") as error:
+        with pytest.raises(ObjectError) as error:
             await world.tokens.token(pod, a_source(600))
+        bound = f'v1.BoundObjectReference{{Kind:"Pod", APIVersion:"v1", Name:"p", UID:"{pod.metadata.uid}"}}'
+        key = f'"sa"/"ns"/[]string(nil)/600/{bound}/""'
+        assert str(error.value).startswith(f"token {key} expired and refresh failed: ")
         assert old not in str(error.value)
         assert len(world.told) > 2  # it goes on being due
         world.server.down = False
@@ -174,13 +177,13 @@ async def test_the_old_token_stays_while_the_server_is_away_and_it_is_valid(
 async def test_no_token_is_handed_out_after_its_end(autojump_clock: trio.testing.MockClock) -> None:
     world = World()
     pod = world.a_pod("p")
-    old = await world.tokens.token(pod, a_source(600))
+    old = await world.tokens.token(pod, a_source(600, "api"))
     world.server.down = True
     await trio.sleep(599)
-    assert await world.tokens.token(pod, a_source(600)) == old
+    assert await world.tokens.token(pod, a_source(600, "api")) == old
     await trio.sleep(1.5)
-    with pytest.raises(ObjectError, match="expired and refresh failed"):
-        await world.tokens.token(pod, a_source(600))
+    with pytest.raises(ObjectError, match=r'/\[\]string{"api"}/600/.* expired and refresh failed'):
+        await world.tokens.token(pod, a_source(600, "api"))
 
 
 @pytest.mark.parametrize("end", ["soon", "", None, 7])

@@ -21,7 +21,7 @@ from trio_kubelet.common.backoff import generator
 from trio_kubelet.common.caching import SingleFlight
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.deep_json import decode_deep
-from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.credential_providers.doors import ServiceAccount
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.doors import APIDoor, APIRequest
@@ -204,7 +204,14 @@ def _key(pod: v1.Pod, audience: str, seconds: int | None) -> TokenKey:
 
 
 def _shown(key: TokenKey) -> str:
-    return f"{key.namespace}/{key.service_account} for pod {key.pod_name}"
+    """As the kubelet's messages have it (`keyFunc`): Go's own way to write these values."""
+    audiences = f"[]string{{{go_quote(key.audience)}}}" if key.audience else "[]string(nil)"
+    bound = (
+        f'v1.BoundObjectReference{{Kind:"Pod", APIVersion:"v1", Name:{go_quote(key.pod_name)}, '
+        f"UID:{go_quote(key.pod_uid)}}}"
+    )
+    account = f"{go_quote(key.service_account)}/{go_quote(key.namespace)}"
+    return f"{account}/{audiences}/{key.seconds or 0}/{bound}/{go_quote(key.account_uid)}"
 
 
 class ClusterIdentity:
