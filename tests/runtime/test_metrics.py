@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod
 from tests.runtime.world import world
+from trio_kubelet.api import v1
 from trio_kubelet.runtime.metrics import size_label
 
 
@@ -21,12 +22,46 @@ async def test_starts_are_counted(tmp_path: Path, autojump_clock: MockClock) -> 
             ("kubelet_started_pods_total", 2),
             ("kubelet_started_pods_errors_total", 1),
             ("kubelet_started_user_namespaced_pods_total", 2),
-            ("kubelet_started_user_namespaced_pods_errors_total", 1),
+            ("kubelet_started_user_namespaced_pods_errors_total", 2),  # also of a container
         ):
             assert here.measured(name) == value
         assert here.measured("kubelet_started_containers_total", container_type="container") == 2
         labels = {"container_type": "container", "code": "ErrImagePull"}
         assert here.measured("kubelet_started_containers_errors_total", **labels) == 1
+
+
+async def test_a_sandbox_whose_config_cannot_be_made_was_started(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.configs.sandbox_failure = "no such class"
+        await here.sync(pod())
+        assert here.measured("kubelet_started_pods_total") == 1
+        assert here.measured("kubelet_started_pods_errors_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "succeeded", "failed"),
+    [("", 2, 0), ("ImageVolumeMountFailed: bad layer", 0, 2), ("no space left on device", 2, 0)],
+)
+async def test_image_volumes_are_counted(
+    error: str, succeeded: int, failed: int, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        names = ("data", "unused", "gone")
+        volumes = [
+            v1.Volume(name=name, image=v1.ImageVolumeSource(reference=f"localhost/{image}:1"))
+            for name, image in zip(names, ("data", "data", "missing"), strict=True)
+        ]
+        mounts = [v1.VolumeMount(name="data", mount_path=path) for path in ("/a", "/b")]
+        gone = container("gone", volume_mounts=[v1.VolumeMount(name="gone", mount_path="/c")])
+        if error:
+            here.fail("CreateContainer", message=error)
+        await here.sync(pod(container("c", volume_mounts=mounts), gone, volumes=volumes))
+        for name, value in (("requested", 1), ("mounted_succeed", succeeded), ("mounted_errors", failed)):
+            assert here.measured(f"kubelet_image_volume_{name}_total") == value, name
+        labels = {"container_type": "container", "code": "ErrImagePull"}
+        assert not here.measured("kubelet_started_containers_errors_total", **labels)
 
 
 async def test_images_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -74,6 +74,7 @@ class Configs:
         self._limits = limits
         self._termination_logs = termination_logs
         self.failure = ""
+        self.sandbox_failure = ""
         self.requests: list[ContainerRequest] = []
         self.reminded = 0
 
@@ -81,6 +82,8 @@ class Configs:
         self.reminded += 1
 
     async def sandbox_config(self, pod: v1.Pod, attempt: int) -> cri.PodSandboxConfig:
+        if self.sandbox_failure:
+            raise ConfigError(self.sandbox_failure)
         if self._limits is not None:
             self._limits.start(pod)
         meta = pod.metadata

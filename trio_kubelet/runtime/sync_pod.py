@@ -44,6 +44,9 @@ log = get_logger(__name__)
 _SANDBOX_ENDS_WITHIN_NS = 5 * NANOSECONDS
 """So long a sandbox that is being stopped may still look ready after its containers have ended."""
 
+_IMAGE_VOLUME_MOUNT_FAILED = "ImageVolumeMountFailed"
+"""How the runtime's error begins when the image of a volume cannot be mounted (`cri-api/pkg/errors`)."""
+
 
 class _Stop(Exception):
     """The rest of the sync has to wait for the next one; why is in the result."""
@@ -106,8 +109,13 @@ class RuntimeSyncer:
                 resizes = actions.containers_to_resize
                 await self._resizer.apply(pod, actions.sandbox_id, resizes, actions.resize_pod, result)
             if actions.create_sandbox or actions.starts_something:
-                place = await self._sandbox(pod, status, actions, context, result)
-                await self._start_all(place, actions, result)
+                try:
+                    place = await self._sandbox(pod, status, actions, context, result)
+                    await self._start_all(place, actions, result)
+                finally:
+                    # That a user namespace cannot be had may show wherever something is started.
+                    if actions.create_sandbox and pod.spec.host_users is False and not result.ok:
+                        self._metrics.started_user_namespaced_pods_errors.inc()
             elif not actions.kill_pod:
                 self._configs.remind(pod)
         except _Stop:
@@ -195,6 +203,10 @@ class RuntimeSyncer:
         self, pod: v1.Pod, status: PodStatus, actions: PodActions, context: SyncContext, result: PodSyncResult
     ) -> PodInRuntime:
         """The sandbox to start containers in, a new one if need be."""
+        if actions.create_sandbox:
+            self._metrics.started_pods.inc()
+            if pod.spec.host_users is False:
+                self._metrics.started_user_namespaced_pods.inc()
         try:
             handler = self._configs.runtime_handler(pod)
             config = await self._configs.sandbox_config(pod, actions.attempt)
@@ -228,9 +240,6 @@ class RuntimeSyncer:
         self, place: PodInRuntime, context: SyncContext, result: PodSyncResult
     ) -> PodInRuntime:
         pod, config = place.pod, place.sandbox_config
-        self._metrics.started_pods.inc()
-        if pod.spec.host_users is False:
-            self._metrics.started_user_namespaced_pods.inc()
         if context.prepare_claims is not None:
             try:
                 await context.prepare_claims()
@@ -278,8 +287,6 @@ class RuntimeSyncer:
             return
         log.error("CreatePodSandbox for pod failed", pod=pod, err=cause)
         self._metrics.started_pods_errors.inc()
-        if pod.spec.host_users is False:
-            self._metrics.started_user_namespaced_pods_errors.inc()
         result.add(SyncAction.CREATE_POD_SANDBOX, pod_name(pod), Reason.CREATE_POD_SANDBOX_ERROR, message)
         self._recorder.record(
             pod, "Warning", "FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}"
@@ -319,12 +326,15 @@ class RuntimeSyncer:
             self._hold_back(place, container)
             self._metrics.started_containers.labels(kind).inc()
             mounted = await self._mounted_images(place, container, volumes)
-            container_id = await self._starter.start(place, container, mounted, target)
-            self._resizer.note_start(container_id, container, place.pod)
-            self._metrics.image_volume_mounted.inc(len(mounted))
-        except StartError as error:
-            if error.reason is not Reason.CRASH_LOOP_BACK_OFF:
+            try:
+                container_id = await self._starter.start(place, container, mounted, target)
+            except StartError as error:
+                self._count_images(container, mounted, error)
                 self._metrics.started_containers_errors.labels(kind, error.reason).inc()
+                raise
+            self._resizer.note_start(container_id, container, place.pod)
+            self._count_images(container, mounted, None)
+        except StartError as error:
             result.add(
                 SyncAction.START_CONTAINER, container.name, error.reason, error.message, error.retry_at_ns
             )
@@ -335,6 +345,19 @@ class RuntimeSyncer:
             return False
         result.add(SyncAction.START_CONTAINER, container.name)
         return True
+
+    def _count_images(
+        self, container: v1.Container, mounted: Collection[str], error: StartError | None
+    ) -> None:
+        """Counts the image volumes of a container: each mount of one failed only if the runtime says so."""
+        self._metrics.image_volume_requested.inc(len(mounted))
+        failed = (
+            error is not None
+            and error.reason is Reason.CREATE_CONTAINER_ERROR
+            and error.message.startswith(_IMAGE_VOLUME_MOUNT_FAILED)
+        )
+        metric = self._metrics.image_volume_errors if failed else self._metrics.image_volume_mounted
+        metric.inc(sum(mount.name in mounted for mount in container.volume_mounts or ()))
 
     def _hold_back(self, place: PodInRuntime, container: v1.Container) -> None:
         """Raises StartError while the back-off of a container that crashed has not passed."""
@@ -396,10 +419,7 @@ class RuntimeSyncer:
         failure: StartError | None = None
         for mount in container.volume_mounts or ():
             found = volumes.get(mount.name)
-            if found is not None:
-                self._metrics.image_volume_requested.inc()
             if isinstance(found, StartError):
-                self._metrics.image_volume_errors.inc()
                 self._events.warning(place.pod, container.name, "Failed", f"Error: {found.reason}")
                 failure = found
                 await trio.lowlevel.checkpoint()
