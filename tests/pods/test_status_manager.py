@@ -49,6 +49,20 @@ def test_a_new_reason_is_a_transition_of_a_resize_only() -> None:
     assert moments == {"PodResizeInProgress": rfc3339(50 * SECOND), "Ready": rfc3339(0)}
 
 
+def test_conditions_of_others_keep_their_own_moments() -> None:
+    clock, pods = Clock(), PodManager()
+    clock.now = 50 * SECOND
+    statuses = StatusManager(pods, clock)
+    for status, moment in (("False", rfc3339(3 * SECOND)), ("True", rfc3339(9 * SECOND))):
+        foreign = v1.PodCondition(type="lb", status=status, last_transition_time=moment)
+        pod = api_pod(status=v1.PodStatus(conditions=[foreign]))
+        pods.set(pod)
+        found = find(
+            statuses.set(pod, generate(pod, observed(seen("c")), statuses.before(pod))).conditions, "lb"
+        )
+        assert found == foreign
+
+
 def test_a_mirror_from_before_the_agent_gives_back_the_moments() -> None:
     clock, pods = Clock(), PodManager()
     clock.now = 50 * SECOND

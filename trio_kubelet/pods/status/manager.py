@@ -23,6 +23,8 @@ from trio_kubelet.podinfo.updates import is_mirror_of, is_static
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.refs import FAILED, is_terminal_phase
 from trio_kubelet.pods.status.conditions import (
+    DISRUPTION_TARGET,
+    OWN,
     RESIZE_IN_PROGRESS,
     RESIZE_PENDING,
     containers_ready,
@@ -211,6 +213,9 @@ def settle(pod: v1.Pod, status: v1.PodStatus, old: v1.PodStatus, now: str) -> v1
     before = {c.type: c for c in old.conditions or ()}
     conditions = []
     for condition in status.conditions or ():
+        if condition.type not in OWN and condition.type != DISRUPTION_TARGET:
+            conditions.append(condition)  # who set it knows since when
+            continue
         known = before.get(condition.type)
         same = known is not None and _is_same_state(known, condition) and known.last_transition_time
         moment = known.last_transition_time if known is not None and same else now
