@@ -240,11 +240,12 @@ def _with_env_file(tmp_path: Path) -> tuple[v1.Pod, Path]:
     return made, directory / "env"
 
 
-async def test_an_env_file_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [b"v", b"\xff no text"])
+async def test_an_env_file_is_read(value: bytes, tmp_path: Path) -> None:
     made, path = _with_env_file(tmp_path)
-    path.write_bytes(b"K='v'\r\n")
+    path.write_bytes(b"K='%b'\r\n" % value)
     config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
-    assert [(each.key, each.value) for each in config.envs] == [("X", b"v")]
+    assert [(each.key, each.value) for each in config.envs] == [("X", value)]
 
 
 async def test_a_variable_that_no_env_file_has(tmp_path: Path) -> None:

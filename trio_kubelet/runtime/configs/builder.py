@@ -327,7 +327,7 @@ def _read_env_files(
         if keys is not None:
             try:
                 data = read_capped(open_below(directory, ref.path, links=True), _MOST_OF_ENV_FILE)
-                found = env_file_values(data.decode(), keys)
+                found = env_file_values(data.decode("utf-8", "surrogateescape"), keys)
             except (OSError, ValueError) as error:  # its text is for those who can read the node's log
                 problem = os_words(error) if isinstance(error, OSError) else str(error)
                 log.error(
