@@ -129,6 +129,32 @@ def test_reading_is_strict(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            a_file(a_provider(surprise=1), a_provider(name="b", env=[{"key": "A"}]), surprise=1),
+            'strict decoding error: unknown field "providers[0].surprise", '
+            'unknown field "providers[1].env[0].key", unknown field "surprise"',
+        ),
+        (
+            a_file(a_provider(tokenAttributes=TOKEN), version="v1beta1"),
+            'strict decoding error: unknown field "providers[0].tokenAttributes"',
+        ),
+        (
+            a_file(a_provider(env=[{"name": "PASSWORD", "value": 12345}])),
+            "providers[0].env[0].value: expected a string",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_by_its_path(tmp_path: Path, data: bytes, text: str) -> None:
+    path = tmp_path / "c.json"
+    path.write_bytes(data)
+    with pytest.raises(InvalidProviderConfig) as error:
+        read_providers(str(path))
+    assert str(error.value) == f'error decoding config "{path}": {text}'
+
+
+@pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({}, []),

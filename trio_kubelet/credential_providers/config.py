@@ -20,6 +20,7 @@ import msgspec
 from trio_kubelet.api.errors import DecodeError
 from trio_kubelet.api.yaml import load_document
 from trio_kubelet.common.duration import format_duration, parse_duration
+from trio_kubelet.config.decode import Findings, decode_struct
 from trio_kubelet.config.flag_values import is_qualified_name
 
 V1: Final = "credentialprovider.kubelet.k8s.io/v1"
@@ -34,7 +35,7 @@ class InvalidProviderConfig(Exception):
     """The plugins cannot be used; the text is one clear line."""
 
 
-class TokenAttributes(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class TokenAttributes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """That a plugin gets a service account token of the pod, and for what."""
 
     service_account_token_audience: str = ""
@@ -44,7 +45,7 @@ class TokenAttributes(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     optional_service_account_annotation_keys: list[str] | None = None
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
     """An environment variable of a plugin."""
 
     name: str = ""
@@ -54,7 +55,7 @@ class Variable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"Variable(name={self.name!r})"
 
 
-class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One plugin. `default_cache_duration` is Go's text for a duration."""
 
     name: str = ""
@@ -71,9 +72,9 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         return parse_duration(self.default_cache_duration or "0")
 
 
-class _File(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    kind: str
-    api_version: str
+class _File(msgspec.Struct, kw_only=True, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
     providers: list[ProviderConfig] | None = None
 
 
@@ -152,24 +153,24 @@ def decode(data: bytes) -> Sequence[ProviderConfig]:
         document = load_document(data)
         if document.duplicates:
             raise ValueError(f'strict decoding error: key "{document.duplicates[0].key}" already set in map')
-        tree = _without_nulls(document.value)
-        _check_kind(tree)
-        file = msgspec.convert(tree, _File, strict=True)
-    except (msgspec.ValidationError, DecodeError) as exc:
+    except DecodeError as exc:
         raise ValueError(str(exc)) from None
-    for provider in file.providers or ():
+    _check_kind(document.value)
+    findings = Findings()
+    file = decode_struct(_File, document.value, "", findings)
+    if file is None or findings.errors:
+        # What is there instead may be secret.
+        raise ValueError("; ".join(error.partition(", got ")[0] for error in findings.errors))
+    providers = file.providers or []
+    unknown = list(findings.unknown)
+    for index, provider in enumerate(providers):
         if provider.default_cache_duration is not None:
             parse_duration(provider.default_cache_duration)
         if provider.token_attributes is not None and file.api_version != f"{_GROUP}/v1":
-            raise ValueError('strict decoding error: unknown field "tokenAttributes"')
-    return file.providers or ()
-
-
-def _without_nulls(value: Any) -> Any:
-    """Null is "not set", as with all Kubernetes objects."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+            unknown.append(f"providers[{index}].tokenAttributes")
+    if unknown:
+        raise ValueError("strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in unknown))
+    return providers
 
 
 def _check_kind(tree: Any) -> None:
