@@ -142,10 +142,16 @@ async def test_sub_path_is_bound_and_a_bad_one_tells_nothing_of_the_node(tmp_pat
         assert os.stat(config.mounts[0].host_path).st_ino == os.stat(data / "sub").st_ino
     finally:
         unmount_all(str(tmp_path))
-    bad = pod(container(volumeMounts=[{**mount, "subPath": "evil"}]), volumes=volumes)
-    with pytest.raises(ConfigError) as caught:
-        await builder.container_config(bad, first(bad), _REQUEST)
-    assert str(caught.value) == 'failed to prepare subPath for volumeMount "h" of container "c"'
+    (data / "file").touch()
+    for path, failed in (
+        ("evil", "prepare subPath"),
+        ("evil/none", "create subPath directory"),
+        ("file/below", "prepare subPath"),
+    ):
+        bad = pod(container(volumeMounts=[{**mount, "subPath": path}]), volumes=volumes)
+        with pytest.raises(ConfigError) as caught:
+            await builder.container_config(bad, first(bad), _REQUEST)
+        assert str(caught.value) == f'failed to {failed} for volumeMount "h" of container "c"'
 
 
 class _Services:
@@ -240,12 +246,11 @@ def _with_env_file(tmp_path: Path) -> tuple[v1.Pod, Path]:
     return made, directory / "env"
 
 
-@pytest.mark.parametrize("value", [b"v", b"\xff no text"])
-async def test_an_env_file_is_read(value: bytes, tmp_path: Path) -> None:
+async def test_an_env_file_is_read(tmp_path: Path) -> None:
     made, path = _with_env_file(tmp_path)
-    path.write_bytes(b"K='%b'\r\n" % value)
+    path.write_bytes(b"K='v'\r\n")
     config = await _builder(tmp_path).container_config(made, first(made), _REQUEST)
-    assert [(each.key, each.value) for each in config.envs] == [("X", value)]
+    assert [(each.key, each.value) for each in config.envs] == [("X", b"v")]
 
 
 async def test_a_variable_that_no_env_file_has(tmp_path: Path) -> None:

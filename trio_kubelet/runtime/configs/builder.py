@@ -62,7 +62,7 @@ from trio_kubelet.volumes.doors import PersistentVolumesDoor
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.plan import mount_points
-from trio_kubelet.volumes.subpath import bind_sub_path
+from trio_kubelet.volumes.subpath import SubPathNotMade, bind_sub_path
 
 log = get_logger(__name__)
 
@@ -273,8 +273,9 @@ def _prepare(
         except (OSError, VolumeError) as error:
             # What the user is told must not show what the node's filesystem looks like.
             log.error("Failed to prepare subPath", pod=pod, volume=part.volume, path=part.path, err=error)
+            failed = "create subPath directory" if isinstance(error, SubPathNotMade) else "prepare subPath"
             raise ConfigError(
-                f'failed to prepare subPath for volumeMount "{part.volume}" of container "{container.name}"'
+                f'failed to {failed} for volumeMount "{part.volume}" of container "{container.name}"'
             ) from None
     if mounts_hosts_file(pod, container, inputs.pod_ips):
         _write_hosts_file(pod, node, inputs.pod_ips)
@@ -327,7 +328,7 @@ def _read_env_files(
         if keys is not None:
             try:
                 data = read_capped(open_below(directory, ref.path, links=True), _MOST_OF_ENV_FILE)
-                found = env_file_values(data.decode("utf-8", "surrogateescape"), keys)
+                found = env_file_values(data.decode(), keys)
             except (OSError, ValueError) as error:  # its text is for those who can read the node's log
                 problem = os_words(error) if isinstance(error, OSError) else str(error)
                 log.error(
