@@ -15,6 +15,7 @@ import stat
 import msgspec
 
 from trio_kubelet.common.beneath import Links, look_beneath
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
@@ -34,19 +35,37 @@ class SubPath(msgspec.Struct, frozen=True):
     target: str
 
 
+class SubPathNotMade(VolumeError):
+    """A part of a volume was not there, and no directory could be made in its place."""
+
+
 def bind_sub_path(part: SubPath) -> None:
     """Makes the part if it is missing and binds it to its target; once bound it stays. Raises OSError,
-    VolumeError if it is outside the volume.
+    VolumeError if it is outside the volume, and SubPathNotMade.
     """
     volume = os.path.realpath(part.volume_path)
     wanted = os.path.normpath(os.path.join(volume, part.path))
-    if not os.path.exists(wanted):
-        _make_inside(volume, wanted)
+    if _is_missing(wanted):
+        try:
+            _make_inside(volume, wanted)
+        except (OSError, VolumeError) as error:
+            raise SubPathNotMade(error_words(error)) from error
     descriptor = _open_inside(volume, os.path.realpath(wanted))
     try:
         _bind(descriptor, part.target)
     finally:
         os.close(descriptor)
+
+
+def _is_missing(path: str) -> bool:
+    """Whether there is nothing; what cannot be reached is not missing."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _open_inside(volume: str, path: str) -> int:
