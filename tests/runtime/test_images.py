@@ -33,6 +33,7 @@ class Asker:
 
     def __init__(self, here: World, **settings: Any) -> None:
         self.here = here
+        self.heard: list[tuple[str, int, int]] = []  # pods that have their image, and since when it was tried
         self.service: ImageService = sim_services(here.service).images
         self.manager = ImageManager(
             service=self.service,
@@ -40,6 +41,7 @@ class Asker:
             clock=here.clock,
             settings=ImagePullSettings(**settings),
             metrics=here.metrics,
+            pulled=lambda *span: self.heard.append(span),
         )
 
     async def ask(
@@ -124,6 +126,35 @@ async def test_why_a_pull_failed_is_remembered_shortened(tmp_path: Path, autojum
         waiting = await asker.refused("localhost/missing:1")
         assert waiting.reason is Reason.IMAGE_PULL_BACK_OFF
         assert len(waiting.message) < 2 * LONGEST_MESSAGE
+
+
+async def test_a_pod_waits_for_its_image_from_the_first_try_to_the_one_that_goes_well(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        begun = here.clock.now_ns()
+
+        def seconds() -> list[tuple[str, float, float]]:
+            return [(uid, (a - begun) / 1e9, (b - begun) / 1e9) for uid, a, b in asker.heard]
+
+        here.fail("PullImage")
+        await asker.refused("localhost/slow-2:1")
+        await trio.sleep(10)
+        here.fail("PullImage")
+        await asker.refused("localhost/slow-2:1")
+        assert asker.heard == []
+        await trio.sleep(20)
+        await asker.ask("localhost/slow-2:1")
+        assert seconds() == [("uid-1", 0, 32)]
+        await asker.ask("localhost/slow-2:1")  # it is there
+        await asker.ask("localhost/slow-2:1", "Always")
+        assert seconds()[1:] == [("uid-1", 32, 34)]
+        here.fail("PullImage")
+        await asker.refused("localhost/slow-3:1", uid="uid-2")
+        await asker.ask("localhost/slow-3:1")
+        await asker.ask("localhost/slow-3:1", uid="uid-2")  # another pod has pulled it
+        assert seconds()[2:] == [("uid-1", 34, 37), ("uid-2", 34, 37)]
 
 
 async def test_the_back_off_of_one_pod_is_not_that_of_another(

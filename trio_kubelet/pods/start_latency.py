@@ -72,7 +72,7 @@ class StartTracker:
                 self._starting[uid] = _Starting(created_ns, now_ns)
 
     def pulled(self, uid: str, began_ns: int, ended_ns: int) -> None:
-        """An image was pulled for the pod, or tried to be."""
+        """The pod has an image, for which it was tried to be pulled since then."""
         if (known := self._starting.get(uid)) is not None:
             pulls = merged((*known.pulls, (began_ns, ended_ns)))
             past, kept = pulls[:-KEPT_PULLS], pulls[-KEPT_PULLS:]

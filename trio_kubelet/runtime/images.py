@@ -41,7 +41,9 @@ _FOUND_LASTS: Final = 1.0
 """Seconds. Of a hundred pods that come together most have the image of the one before."""
 
 PullListener = Callable[[str, int, int], None]
-"""Hears that a pod (its UID) waited for a pull, from when to when (ns), however that ended; must not wait."""
+"""Hears that a pod (its UID) has an image that was pulled for it, from the first try to the one that went
+well, back-offs between them included (ns); must not wait.
+"""
 
 
 def nobody_listens(uid: str, began_ns: int, ended_ns: int) -> None:
@@ -154,6 +156,7 @@ class ImageManager:
         self._turns = trio.CapacityLimiter(turns) if turns else None
         self._back_off: BackOff = image_pull_back_off()
         self._last_failure: dict[str, str] = {}  # back-off key → why the last pull failed
+        self._tried_since: dict[str, int] = {}  # back-off key → when the first pull that failed began
         self._pulls: dict[_PullKey, _Pull] = {}
         self._found: dict[tuple[str, str], _Found] = {}  # by name and runtime handler
 
@@ -196,6 +199,7 @@ class ImageManager:
             message += " and can be accessed by the pod"
         self._count(request, "true", "false")
         self._event(request, "Normal", "Pulled", message)
+        self._has_image(request)
         return True
 
     def doubt(self) -> None:
@@ -210,6 +214,14 @@ class ImageManager:
         """Forgets back-off entries that are long over."""
         for key in self._back_off.collect(self._clock.now_ns()):
             self._last_failure.pop(key, None)
+            self._tried_since.pop(key, None)
+
+    def _has_image(self, request: ImageRequest, began_ns: int | None = None) -> None:
+        """A pod has its image, after a pull that began then or by that of another."""
+        uid = request.pod.metadata.uid
+        began_ns = self._tried_since.pop(_back_off_key(uid, request.image), began_ns)
+        if began_ns is not None:
+            self._pulled(uid, began_ns, self._clock.now_ns())
 
     async def _find(self, request: ImageRequest, spec: cri.ImageSpec) -> cri.Image | None:
         """The image if it is there. One that was a moment ago, for whatever pod, is not asked for again:
@@ -251,11 +263,11 @@ class ImageManager:
             self._event(request, "Warning", "Failed", f'Failed to pull image "{request.image}": {text}')
             now_ns = self._clock.now_ns()
             self._back_off.next(key, now_ns, now_ns)
+            self._tried_since.setdefault(key, began_ns)
             reason, message = pull_failure(request.image, text)
             self._last_failure[key] = shortened(f"{reason}: {message}", LONGEST_MESSAGE)
             raise ImageError(reason, message) from error
-        finally:
-            self._pulled(request.pod.metadata.uid, began_ns, self._clock.now_ns())
+        self._has_image(request, began_ns)
         waited = trio.current_time() - started
         image = await self._inspect_quietly(spec)
         self._metrics.image_pull_duration.labels(size_label(image.size)).observe(waited)
