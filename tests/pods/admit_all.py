@@ -30,6 +30,9 @@ class AdmitAll:
     def resize(self, pod: Pod, others: Others) -> Admit | Postpone:
         return Admit()
 
+    def lacks(self, before: Pod, pod: Pod) -> str:
+        return ""
+
     def grant(self, pod: Pod) -> None:
         pass
 

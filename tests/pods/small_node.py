@@ -29,8 +29,10 @@ def small_node(
     resizes: ResizeRules = NO_RULES,
     pressures: Collection[str] = (),
     allocating: Allocating | None = None,
+    declared: Collection[str] | None = None,
 ) -> NodeAdmitter:
-    facts = NodeFacts(name="n", allocatable={"cpu": "2", "memory": "4Gi", "pods": "110"})
+    allocatable = {"cpu": "2", "memory": "4Gi", "pods": "110"}
+    facts = NodeFacts(name="n", allocatable=allocatable, declared=declared)
     store = AllocationStore(str(tmp_path))
     store.load()
     return NodeAdmitter(

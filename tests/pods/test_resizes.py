@@ -108,6 +108,34 @@ async def test_a_resize_is_tried_again_when_the_node_has_recovered(
         assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) is None
 
 
+async def test_that_the_node_does_not_declare_what_a_resize_needs_is_told(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    declared = ["InPlacePodVerticalScalingInitContainers"]
+    world = World(admitter=small_node(tmp_path, declared=declared), sources=("api",))
+
+    def limited(cpu: str, init_cpu: str = "1") -> v1.Pod:
+        init = v1.Container(
+            name="init", image="i", resources=v1.ResourceRequirements(limits={"cpu": init_cpu})
+        )
+        spec = {"resources": v1.ResourceRequirements(limits={"cpu": cpu}), "init_containers": [init]}
+        return make_pod("web", source="api", spec=spec)
+
+    def told() -> list[str]:
+        wanted = "FailedNodeDeclaredFeaturesCheck"
+        return [message for _, reason, message in world.events.all if reason == wanted]
+
+    async with world.running():
+        await world.add(limited("500m"), source="api")
+        await world.update(limited("500m", "2"), source="api")
+        await trio.sleep(1)
+        assert told() == []
+        await world.update(limited("1", "2"), source="api")
+        await trio.sleep(1)
+        missing = "InPlacePodLevelResourcesVerticalScaling"
+        assert told() == [f"Pod requires node features that are not available: {missing}"]
+
+
 async def test_what_can_never_be_had_is_not_asked_for_again(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

@@ -293,6 +293,12 @@ class Admitter(Protocol):
         """
         ...
 
+    def lacks(self, before: Pod, pod: Pod) -> str:
+        """What features of the node, which it has not, the change of the pod needs, in words for its user; ""
+        for none.
+        """
+        ...
+
     def grant(self, pod: Pod) -> None:
         """A running pod gets the resources it now asks for: others have ended for it."""
         ...

@@ -139,6 +139,8 @@ class SyncHandler:
                     for asked in requested_resizes(before, pod) if before is not None else ():
                         self._metrics.requested_resizes.labels(*asked).inc()
                     self._resizes.ask(pod, "pod_updated")
+                    if before is not None and (problem := self._admitter.lacks(before, pod)):
+                        self._recorder.record(pod, "Warning", "FailedNodeDeclaredFeaturesCheck", problem)
             self._update(pod)
 
     def removes(self, pods: Sequence[Pod]) -> None:

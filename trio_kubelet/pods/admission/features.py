@@ -1,26 +1,35 @@
-"""Pods that need what this node does not declare (KEP-5328). Pure."""
+"""What pods and changes of them need of a node, which it has to declare (KEP-5328). Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.podinfo.restarts import RESTART_ALL_CONTAINERS
 
 
-def refusal(pod: v1.Pod, declared: Collection[str] | None) -> str:
-    """Why the pod cannot run here, "" if it can; `declared` None: the node declares nothing and refuses
-    nobody.
+def lacking(needed: Sequence[str], declared: Collection[str] | None) -> str:
+    """What of the features needed the node lacks, in words, "" for nothing. `declared` None: the node
+    declares nothing, and nothing is asked of it.
     """
-    if declared is None:
-        return ""
-    missing = [name for name in _needed(pod) if name not in declared]
+    missing = [] if declared is None else [name for name in needed if name not in declared]
     return f"Pod requires node features that are not available: {', '.join(missing)}" if missing else ""
 
 
-def _needed(pod: v1.Pod) -> list[str]:
-    """Sorted, as the kubelet names them."""
+def needed_for_update(before: v1.Pod, pod: v1.Pod) -> list[str]:
+    """What a change of the pod's amounts needs, sorted."""
+    pairs = zip(before.spec.init_containers or (), pod.spec.init_containers or (), strict=False)
+    needed = []
+    if before.spec.resources != pod.spec.resources:
+        needed.append("InPlacePodLevelResourcesVerticalScaling")
+    if any(old.restart_policy != "Always" and old.resources != new.resources for old, new in pairs):
+        needed.append("InPlacePodVerticalScalingInitContainers")
+    return needed
+
+
+def needed_to_run(pod: v1.Pod) -> list[str]:
+    """What the pod needs, sorted, as the kubelet names it."""
     restarts_all = any(
         rule.action == RESTART_ALL_CONTAINERS
         for container in regular_containers(pod.spec)

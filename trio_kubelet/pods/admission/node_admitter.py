@@ -10,6 +10,7 @@ from trio_kubelet.api.v1 import Pod, Taint
 from trio_kubelet.podinfo.qos import QOSClass, is_critical_pod, pod_qos
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Postpone, Preempt, Reject
 from trio_kubelet.pods.admission.allocating import Allocating
+from trio_kubelet.pods.admission.features import lacking, needed_for_update
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.admission.rules import decide
@@ -109,6 +110,11 @@ class NodeAdmitter:
         if isinstance(answer, Admit):
             self._allocations.grant(pod)
         return answer
+
+    def lacks(self, before: Pod, pod: Pod) -> str:
+        """What the change needs and this node does not declare."""
+        needed = needed_for_update(before, pod)
+        return lacking(needed, self._node().declared) if needed else ""
 
     def grant(self, pod: Pod) -> None:
         """The pod gets what it asks for."""

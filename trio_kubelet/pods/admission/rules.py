@@ -36,7 +36,7 @@ def decide(pod: Pod, others: Others, node: NodeFacts, sysctls: SysctlAllowlist) 
         return Reject("AppArmor", text)
     if has_pod_level_resources(pod.spec) and not node.pod_level_resources:
         return Reject("PodLevelResourcesNotSupported", "PodLevelResources feature gate is disabled")
-    if text := features.refusal(pod, node.declared):
+    if text := features.lacking(features.needed_to_run(pod), node.declared):
         return Reject("PodFeatureUnsupported", text)
     return decision
 
