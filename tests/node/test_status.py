@@ -434,6 +434,10 @@ def test_a_pod_without_cluster_dns_is_told_of_the_node() -> None:
     [
         ({"kube_reserved": {"cpu": "1500m"}, "system_reserved": {"cpu": "1"}}, '"cpu".*2500m.*2'),
         ({"eviction_hard": {"memory.available": "1Ti"}}, '"memory" has a reservation of 1Ti'),
+        (
+            {"system_reserved": {"memory": "1500G"}, "eviction_hard": {"pid.available": "10%"}},
+            '"memory" has a reservation of 1500G but',
+        ),
     ],
 )
 def test_more_cannot_be_reserved_than_there_is(config: dict[str, Any], problem: str) -> None:

@@ -89,7 +89,7 @@ def test_any_free_part_is_taken() -> None:
     ids = IDRange(4 * UNIT, 4 * UNIT)
     assert free_part((), ids, lambda parts: 2) == 6 * UNIT
     assert free_part({6 * UNIT, 7 * UNIT, 4 * UNIT}, ids, lambda parts: 2) == 5 * UNIT
-    with pytest.raises(ConfigError, match="could not find an empty slot"):
+    with pytest.raises(ConfigError, match=r"^create user namespace: could not find an empty slot"):
         free_part(range(4 * UNIT, 8 * UNIT, UNIT), ids)
 
 
@@ -114,7 +114,7 @@ async def test_a_pod_keeps_its_ids_and_shares_them_with_nobody(tmp_path: Path) -
         assert (tmp_path / f"pods/{uid}/userns").read_text() == expected
         assert await ranges(tmp_path, ids).mapping(pod(uid), "") == mapping
     assert taken == {8 * UNIT, 9 * UNIT, 10 * UNIT}
-    with pytest.raises(ConfigError, match="could not find an empty slot"):
+    with pytest.raises(ConfigError, match=r"^create user namespace: could not find an empty slot"):
         await ranges(tmp_path, ids).mapping(pod("d"), "")
 
 

@@ -97,6 +97,21 @@ def test_options_need_their_gate() -> None:
             },
             'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
         ),
+        (
+            {
+                "topology_manager_policy": "restricted",
+                "topology_manager_policy_options": {"max-allowable-numa-nodes": "-9"},
+            },
+            'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
+        ),
+        (
+            {
+                "topology_manager_policy": "restricted",
+                "topology_manager_policy_options": {"max-allowable-numa-nodes": "many"},
+            },
+            'unable to convert policy option to integer "max-allowable-numa-nodes": '
+            'strconv.Atoi: parsing "many": invalid syntax',
+        ),
     ],
 )
 def test_topology_policies_that_are_refused(fields: dict[str, object], text: str) -> None:

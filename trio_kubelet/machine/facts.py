@@ -10,6 +10,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, pa
 from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
-from trio_kubelet.podinfo.amounts import UNIT, amount, huge_page_size_name, whole
+from trio_kubelet.podinfo.amounts import amount, huge_page_size_name, whole
 from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeContext
 
 
@@ -117,40 +118,26 @@ def node_allocatable(
     """
     huge = sum(amount(quantity) for name, quantity in capacity.items() if name.startswith("hugepages-"))
     result = dict(capacity)
-    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
-        kept = reserved + (huge if name == "memory" else 0)
+    for name, quantity in capacity.items():
+        reserved = kept_quantity(config, name, quantity, ignore_eviction=ignore_eviction)
+        kept = amount(str(reserved)) + (huge if name == "memory" else 0)
         if kept:
-            result[name] = _spell(name, max(0, amount(capacity[name]) - kept))
+            result[name] = _spell(name, max(0, amount(quantity) - kept))
     return result
-
-
-def _reservations(
-    capacity: Mapping[str, str], config: KubeletConfiguration, ignore_eviction: bool
-) -> dict[str, int]:
-    """What is not for pods, by resource, in 10⁻⁹: reserved for system and Kubernetes, or kept by eviction."""
-    config = with_reserved_cpus(config)
-    hard = {} if ignore_eviction else thresholds_in_force(config.eviction_hard)
-    evicted = {
-        "memory": hard.get("memory.available", ""),
-        "ephemeral-storage": hard.get("nodefs.available", ""),
-    }
-    return {
-        name: amount(config.system_reserved.get(name, ""))
-        + amount(config.kube_reserved.get(name, ""))
-        + threshold_amount(evicted.get(name, ""), whole(amount(quantity))) * UNIT
-        for name, quantity in capacity.items()
-    }
 
 
 def kept_quantity(
     config: KubeletConfiguration, name: str, capacity: str, *, ignore_eviction: bool = False
 ) -> Quantity:
-    """What of a kind of memory is not for pods, in the notation of what was configured."""
+    """What of a resource is not for pods: reserved for system and Kubernetes, or kept free by eviction. In
+    the notation of what was configured.
+    """
+    config = with_reserved_cpus(config)
     kept = Quantity(0, 0, DECIMAL_SI)
     for reserved in (config.system_reserved, config.kube_reserved):
         if name in reserved:
             kept = kept.add(parse(reserved[name]))
-    hard = thresholds_in_force(config.eviction_hard).get("memory.available", "") if name == "memory" else ""
+    hard = thresholds_in_force(config.eviction_hard).get(_KEPT_FREE.get(name, ""), "")
     if hard and not ignore_eviction:
         if hard.endswith("%"):
             kept = kept.add(Quantity(threshold_amount(hard, whole(amount(capacity))), 0, BINARY_SI))
@@ -159,16 +146,21 @@ def kept_quantity(
     return kept
 
 
+_KEPT_FREE: Final = {"memory": "memory.available", "ephemeral-storage": "nodefs.available"}
+"""The signal of which eviction keeps something free, by resource."""
+
+
 def reservation_problem(
     capacity: Mapping[str, str], config: KubeletConfiguration, *, ignore_eviction: bool = False
 ) -> str:
     """Why so much cannot be reserved on this machine, "" if it can."""
     problems = []
-    for name, reserved in _reservations(capacity, config, ignore_eviction).items():
-        if reserved > amount(capacity[name]):
+    for name, quantity in capacity.items():
+        kept = kept_quantity(config, name, quantity, ignore_eviction=ignore_eviction)
+        if kept.compare(parse(quantity)) > 0:
             problems.append(
-                f'Resource "{name}" has a reservation of {_spell(name, reserved)} but capacity of '
-                f"{capacity[name]}. Expected capacity >= reservation."
+                f'Resource "{name}" has a reservation of {kept} but capacity of {quantity}. '
+                "Expected capacity >= reservation."
             )
     return f"invalid Node Allocatable configuration. {' '.join(problems)}" if problems else ""
 

@@ -48,7 +48,7 @@ def free_part(used: Collection[int], ids: IDRange, pick: Callable[[int], int] = 
         first = ids.first + (begin + number) % parts * ids.per_pod
         if first not in used:
             return first
-    raise ConfigError("could not find an empty slot to allocate a user namespace")
+    raise ConfigError("create user namespace: could not find an empty slot to allocate a user namespace")
 
 
 def namespace_of(first: int, length: int) -> cri.UserNamespace:

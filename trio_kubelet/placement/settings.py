@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -57,8 +58,11 @@ def _topology_options(options: Mapping[str, str]) -> tuple[bool, int]:
         if name == "prefer-closest-numa-nodes":
             closest = parse_bool(name, text)
         elif name == "max-allowable-numa-nodes":
-            if not text.isdecimal():
-                raise ConfigurationError(f'unable to convert policy option to integer "{name}": {text}')
+            if re.fullmatch("[+-]?[0-9]+", text) is None:
+                raise ConfigurationError(
+                    f'unable to convert policy option to integer "{name}": '
+                    f'strconv.Atoi: parsing "{text}": invalid syntax'
+                )
             most = int(text)
             if most < MAX_NUMA_NODES:
                 raise ConfigurationError(
