@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
 
 from tests.commands.test_render import POD
+from trio_kubelet.commands.exec import exit_code
 
 Execute = Callable[[WebSocketRequest], Awaitable[None]]
 
@@ -117,3 +119,27 @@ async def test_a_terminal_is_asked_for_where_there_is_one(tmp_path: Path) -> Non
         ]
         assert await process.wait() == 1
     assert asked.endswith("?command=yes&output=1&input=1&error=1")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "why"),
+    [
+        ({"status": "Success"}, 0, ""),
+        (
+            {
+                "status": "Failure",
+                "reason": "NonZeroExitCode",
+                "details": {"causes": [{"reason": "ExitCode", "message": "7"}]},
+            },
+            7,
+            "",
+        ),
+        ({"status": "Failure", "reason": "InternalError", "message": "no such file"}, 1, "no such file"),
+        ({"status": "Failure", "reason": "NonZeroExitCode"}, 1, "not understood"),
+        ([], 1, "not understood"),
+    ],
+)
+def test_exit_codes(status: object, code: int, why: str) -> None:
+    found, said = exit_code(json.dumps(status).encode())
+    assert found == code
+    assert why in said

@@ -1,0 +1,83 @@
+"""`trio-kubelet describe`, of pods and of the node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.stand_in import PODS, run
+from tests.commands.test_render import POD
+
+
+def test_describe(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "describe", "pod", "web") == 0
+    assert "Story:" in capsys.readouterr().out
+    assert run(agent, "describe", "pod", "nope") == 1
+    assert "'nope'" in capsys.readouterr().err
+    assert run(agent, "describe", "pods", "-n", "other") == 0
+    assert "No pods" in capsys.readouterr().err
+
+
+def test_all_pods_are_described(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "describe", "pods") == 0
+    said = capsys.readouterr().out
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("Name:")] == ["web-node1", "db"]
+    assert "\n\n\nName:" in said
+
+
+def test_events_are_described(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(agent, "describe", "events", "pod/web-node1") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "Name: web-node1.3"
+    for line in (
+        "Count: 4",
+        "Reason: BackOff",
+        "Type: Warning",
+        "Kind: Pod",
+        "Field Path: spec.containers{c}",
+    ):
+        assert line in lines
+    assert "NodeReady" not in lines
+
+
+def test_a_description_of_the_node(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "1"}}}
+    containers = [{**each, **asking} for each in POD["spec"]["containers"]]
+    PODS[:] = [
+        {**POD, "spec": {**POD["spec"], "containers": containers}},
+        {**POD, "status": {"phase": "Succeeded"}},
+    ]
+    try:
+        assert run(agent, "describe", "node") == 0
+    finally:
+        PODS[:] = [POD]
+    text = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "Taints: k=v:NoSchedule",
+        "Labels: a=b",
+        "Ready True KubeletReady posting ready",
+        "Non-terminated Pods: (1 in total)",
+        "default web-node1 1 (50%) 2 (100%) 2Gi (50%) 0 (0%) 10m",
+        "cpu 1 (50%) 2 (100%)",
+        "memory 2Gi (50%) 0 (0%)",
+        "Normal NodeReady 5s kubelet here",
+    ):
+        assert line in lines
+    assert "BackOff" not in text
+
+
+def test_a_description_of_a_pod_has_its_events(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(agent, "describe", "pod", "web") == 0
+    text = capsys.readouterr().out
+    assert "spec.containers{c}: Back-off restarting \\x1b[2J" in text
+    assert "NodeReady" not in text
+    assert text.index("Events:") < text.index("Story:")

@@ -1,0 +1,208 @@
+"""`trio-kubelet get`, of pods and of the node."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.commands.stand_in import EVENTS, NODE, PODS, an_event, run
+from tests.commands.test_render import POD
+from trio_kubelet.commands.main import main
+
+
+def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "get", "pods", "-o", "wide") == 0
+    assert "web-node1" in capsys.readouterr().out
+    assert run(agent, "get", "pods", "web", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "Pod", **POD}
+    assert run(agent, "get", "pods", "-n", "other") == 0
+    assert "No pods" in capsys.readouterr().err
+    assert run(agent, "get", "pods", "nope") == 1
+    assert "nope" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["pods"], ["pod/web-node1", "pod/db"]),
+        (["pods", "-A"], ["pod/web-node1", "pod/db"]),
+        (["po", "--all-namespaces"], ["pod/web-node1", "pod/db"]),
+        (["pods", "-n", "other"], ["pod/db"]),
+        (["pods", "-l", "app=web"], ["pod/web-node1"]),
+        (["pods", "--selector", "app notin (web)"], ["pod/db"]),
+        (["pod", "db", "web"], ["pod/db", "pod/web-node1"]),
+        (["pod", "-n", "other", "db"], ["pod/db"]),
+        (["pod/db", "pods/web"], ["pod/db", "pod/web-node1"]),
+        (["node/node1"], ["node/node1"]),
+        (["no", "-l", "a=b"], ["node/node1"]),
+        (["events", "web-node1"], ["event/web-node1.1"]),
+    ],
+)
+def test_what_is_asked_for_as_with_kubectl(
+    asked: list[str], names: list[str], agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    EVENTS[:] = [an_event(1)]
+    try:
+        assert run(agent, "get", *asked, "-o", "name") == 0
+    finally:
+        EVENTS.clear()
+    assert sorted(capsys.readouterr().out.split()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (["get", "services"], "no kind 'services', but pod, node, event, top"),
+        (["get", "pod/web", "node/node1"], "of one kind"),
+        (["get", "pod/"], "named"),
+        (["get", "pods", "-l", "a b"], "no label selector"),
+        (["get", "pods", "web", "-l", "a"], "exclude each other"),
+        (["get", "events", "-l", "a"], "no labels"),
+        (["get", "top", "-o", "json"], "as a table"),
+        (["get", "pods", "--nope"], "unknown flag: --nope"),
+        (["get"], "arguments are required: KIND\n"),
+        (["get", "pods", "-o", "xml"], "there is no form 'xml', but wide, json, yaml, name, jsonpath=…"),
+        (["get", "pods", "-o", "jsonpath"], "jsonpath= has to be followed"),
+        (["get", "pods", "-o", "jsonpath={.a"], "unclosed action"),
+        (["get", "pods", "-o", "jsonpath-file=/nowhere"], "No such file"),
+        (["get", "pods", "-o", "custom-columns=NAME"], "'NAME' are no columns"),
+        (["get", "pods", "--sort-by", "{.a}{.b}"], "is no path such as"),
+        (["get", "pods", "--watch=perhaps"], "--watch is true or false, not 'perhaps'"),
+        (["events", "web"], "what they are about is said with --for"),
+        (["top", "events"], "no kind 'event'"),
+        (["top", "pods", "a", "b"], "of one pod or of all"),
+        (["top", "pods", "--sort-by=name"], "accepts only cpu or memory"),
+        (["logs"], "logs POD [CONTAINER]"),
+        (["logs", "web", "c", "d"], "logs POD [CONTAINER]"),
+        (["logs", "web", "c", "-c", "d"], "named twice"),
+        (["logs", "web", "c", "--all-containers"], "exclude each other"),
+        (["logs", "web", "-l", "a"], "exclude each other"),
+        (["logs", "web", "--since=5s", "--since-time=2026-01-01T00:00:00Z"], "exclude each other"),
+        (["logs", "web", "--tail=-2"], "--tail must be greater than or equal to -1"),
+        (["logs", "web", "--limit-bytes=-1"], "--limit-bytes must be greater than 0"),
+        (["logs", "web", "--since-time=yesterday"], "not an RFC 3339 timestamp: 'yesterday'"),
+        (["logs", "web", "--tail=some"], "invalid int value: 'some'"),
+        (["exec", "web"], "the command stands behind --"),
+        (["exec", "web", "date"], "the command stands behind --"),
+    ],
+)
+def test_what_cannot_be_asked_for(asked: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(asked)
+    assert ended.value.code == 1
+    said = capsys.readouterr().err.splitlines(keepends=True)
+    assert said[0].startswith("error: ")
+    assert why in said[0]
+    assert said[1:] == [f"See 'trio-kubelet {asked[0]} --help' for usage.\n"]
+
+
+def test_names_that_are_not_there_do_not_hide_those_that_are(
+    agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("get", "describe"):
+        assert run(agent, command, "pods", "nope", "db", "nor-this") == 1
+        said = capsys.readouterr()
+        assert "db" in said.out
+        assert "there is no pod 'nope', 'nor-this'" in said.err
+
+
+def test_tables_without_their_headers(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in (["get", "pods"], ["get", "node"], ["get", "events"], ["top", "pods"], ["top", "node"]):
+        assert run(agent, *asked) == 0
+        whole = capsys.readouterr().out.splitlines()
+        assert run(agent, *asked, "--no-headers") == 0
+        assert capsys.readouterr().out.splitlines() == whole[1:]
+
+
+def test_a_name_in_several_namespaces(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    PODS.append({**POD, "metadata": {**POD["metadata"], "namespace": "other", "uid": "u2"}})
+    try:
+        for command in (["get", "pod", "web"], ["describe", "pod", "web"]):
+            assert run(agent, *command) == 1
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert "namespaces default, other: choose one with -n" in said.err
+        assert run(agent, "describe", "pod", "web", "-n", "default") == 0
+    finally:
+        PODS[:] = [POD]
+
+
+def test_a_watch_prints_what_changes(
+    agent: Path, passing_seconds: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = {**POD, "status": {"phase": "Failed", "reason": "Evicted"}}
+    passing_seconds += [{**POD}, gone, gone]
+    assert run(agent, "get", "pods", "-w", "-o", "json") == 0
+    text = capsys.readouterr().out
+    decoder, found = json.JSONDecoder(), []
+    while text.strip():
+        document, end = decoder.raw_decode(text.lstrip())
+        found.append(document)
+        text = text.lstrip()[end:]
+    assert [each["status"]["phase"] for each in found] == ["Running", "Failed"]
+    assert {each["kind"] for each in found} == {"Pod"}
+
+
+def test_a_watch_of_the_table(
+    agent: Path,
+    passing_seconds: list[object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passing_seconds += [{**POD}, {**POD, "status": {"phase": "Failed", "reason": "Evicted"}}]
+    seconds = itertools.count(10**9, 1000)
+    monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * 10**9)  # an age alone is no change
+    assert run(agent, "get", "pods", "--watch") == 0
+    out = capsys.readouterr().out
+    assert out.count("READY") == out.count("ImagePullBackOff") == out.count("Evicted") == 1
+
+
+def test_documents(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "get", "pods", "-o", "yaml") == 0
+    head = {"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}}
+    items = [{"apiVersion": "v1", "kind": "Pod", **POD}]
+    assert yaml.safe_load(capsys.readouterr().out) == {**head, "items": items}
+    assert run(agent, "get", "pods", "-n", "other", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["items"] == []
+
+
+def test_a_watch_of_the_node(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat alone is no news."""
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2023-11-14T22:13:00Z"}
+    news = [{**ready, "lastHeartbeatTime": "2023-11-14T22:13:10Z"}, {**ready, "status": "False"}]
+    status: dict[str, Any] = {"conditions": [ready]}
+    monkeypatch.setitem(NODE, "status", status)
+
+    def sleep(seconds: float) -> None:
+        if not news:
+            raise KeyboardInterrupt
+        status["conditions"] = [news.pop(0)]
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run(agent, "get", "node", "-w") == 0
+    rows = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert rows == ["STATUS", "Ready", "NotReady"]
+
+
+def test_the_node(agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "get", "node", "-o", "wide") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        *("node1", "Ready", "worker", "<unknown>", "v1.36.2"),
+        *("10.0.0.1", "<none>", "Debian", "6.1", "containerd://1.7"),
+    ]
+    assert run(agent, "get", "nodes", "other") == 1
+    assert "this is node 'node1'" in capsys.readouterr().err
+    assert run(agent, "get", "no", "node1", "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out) == NODE
+    assert run(agent, "get", "no", "-o", "yaml") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["items"] == [NODE]

@@ -1,0 +1,45 @@
+"""`trio-kubelet top`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands.stand_in import SUMMARY, run
+
+
+def test_usage_reads_like_kubectls(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "top", "node") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME    CPU(cores)   CPU(%)   MEMORY(bytes)   MEMORY(%)",
+        "node1   501m         25%      1024Mi          25%",
+    ]
+    for command in (["top", "pods"], ["get", "top"], ["top", "pod", "web"]):
+        assert run(agent, *command) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "NAMESPACE   NAME        CPU(cores)   MEMORY(bytes)",
+            "default     web-node1   12m          34Mi",
+        ]
+    assert run(agent, "top", "pods", "--containers") == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["default", "web-node1", "c", "0m", "<unknown>"]
+
+
+def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    busy = {"cpu": {"usageNanoCores": 1_000_000}, "memory": {"workingSetBytes": 99 << 20}}
+    idle: dict[str, object] = {"cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 0}}
+    containers = [{"name": "idle", **idle}, {"name": "busy", **busy}]
+    other = {"podRef": {"name": "db", "namespace": "other"}, **busy, "containers": containers}
+    SUMMARY["pods"].append(other)  # type: ignore[attr-defined]
+    try:
+        for sort_by, names in (("cpu", ["web-node1", "db"]), ("memory", ["db", "web-node1"])):
+            assert run(agent, "top", "pods", "--no-headers", f"--sort-by={sort_by}") == 0
+            assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == names
+        assert run(agent, "top", "pod", "db", "--containers", "--no-headers", "--sort-by=cpu") == 0
+        assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["busy", "idle"]
+        assert run(agent, "top", "pods", "-n", "nowhere") == 0
+        assert "No pods" in capsys.readouterr().err
+    finally:
+        SUMMARY["pods"].pop()  # type: ignore[attr-defined]
+    assert run(agent, "top", "pod", "db") == 1  # of which nothing is measured
+    assert "what they use is not known" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""Which agent a command asks: that of the machine, or a standalone one of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.stand_in import run
+from trio_kubelet import page_command
+from trio_kubelet.commands import client
+from trio_kubelet.commands.client import SOCKET_NAME
+from trio_kubelet.commands.main import main
+
+
+def test_no_agent_is_said_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "get", "pods") == 1
+    assert "is the agent running" in capsys.readouterr().err
+
+
+def test_an_agent_that_does_not_answer_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trio-kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+
+        def hang_up() -> None:
+            accepted, _ = listening.accept()
+            accepted.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        assert run(tmp_path, "get", "pods") == 1
+        thread.join()
+    assert "no answer" in capsys.readouterr().err
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory whose sockets' paths are not too long."""
+    with tempfile.TemporaryDirectory(prefix="tk") as path:
+        yield Path(path)
+
+
+def test_a_standalone_node_is_found(
+    agent: Path, short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no agent of the machine answers; of several one has to be chosen."""
+    monkeypatch.setattr(client, "DEFAULT_ROOT_DIR", str(short / "nobody"))
+    monkeypatch.setattr(client, "STANDALONE_BASE", str(short / "base"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short / "tmp"))
+    assert main(["get", "pods"]) == 1
+    assert "is the agent running" in capsys.readouterr().err
+
+    def put(directory: Path) -> None:
+        directory.mkdir(parents=True)
+        (agent / SOCKET_NAME).rename(directory / SOCKET_NAME)
+
+    put(short / "tmp" / "trio-kubelet-x" / "kubelet")
+    assert main(["get", "pods"]) == 0
+    dead = short / "base" / "old" / "kubelet"
+    dead.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(dead / SOCKET_NAME))  # nobody listens there
+        assert main(["get", "pods"]) == 0
+        bound.listen(1)
+        assert main(["get", "pods"]) == 1
+        assert "choose with --socket" in capsys.readouterr().err
+        assert page_command.main([]) == 1
+        assert "choose with --socket" in capsys.readouterr().err
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)  # somebody else's
+    assert client.standalone_sockets() == []
+    assert main(["get", "pods"]) == 1
+    said = capsys.readouterr().err
+    assert "may be a standalone node of user " in said
+    assert ": ask as that user, as with sudo\n" in said
+
+
+def test_a_standalone_node_is_found_beside_an_agent_of_somebody_else(
+    agent: Path, short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "DEFAULT_ROOT_DIR", str(short / "nobody"))
+    monkeypatch.setattr(client, "STANDALONE_BASE", str(short / "base"))
+    monkeypatch.setattr(tempfile, "tempdir", str(short / "tmp"))
+
+    class Locked(socket.socket):
+        def connect(self, address: Any) -> None:
+            if "nobody" in address:
+                raise PermissionError
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Locked)
+    assert main(["get", "pods"]) == 1
+    assert "permission denied; ask as the agent's user" in capsys.readouterr().err
+    own = short / "tmp" / "trio-kubelet-x" / "kubelet"
+    own.mkdir(parents=True)
+    (agent / SOCKET_NAME).rename(own / SOCKET_NAME)
+    assert main(["get", "pods"]) == 0
