@@ -259,6 +259,7 @@ def test_ready_to_start_containers(sandbox_ready: bool, ips: tuple[str, ...], ex
 def test_addresses() -> None:
     assert sort_ips(["fd00::1", "10.0.0.1", "10.0.0.2"], False) == ["10.0.0.1", "fd00::1"]
     assert sort_ips(["10.0.0.1", "FD00::0:1"], True) == ["fd00::1", "10.0.0.1"]
+    assert sort_ips(["010.000.000.001", "fd01:0:0::1234"], False) == ["10.0.0.1", "fd01::1234"]
     pod = make_pod(spec={"host_network": True})
     status = generate(pod, observed(ips=()), host_ips=("192.0.2.1", "fd00::5"))
     assert (status.host_ip, status.pod_ip) == ("192.0.2.1", "192.0.2.1")

@@ -255,6 +255,8 @@ def test_sandboxes() -> None:
     answer.network.additional_ips.add(ip="fd00::1")
     found = convert_sandbox(answer)
     assert (found.network_reported, found.host_network, found.ips) == (True, True, ("10.0.0.1", "fd00::1"))
+    answer.network.ip = "010.000.000.001"  # not as others write it
+    assert sandbox_ips(answer) == ("010.000.000.001", "fd00::1")
     answer.network.ip = "not an address"
     assert sandbox_ips(answer) == ()
 

@@ -185,6 +185,7 @@ def test_other_fields_are_refused(path: str) -> None:
 
 def test_the_nodes_address_family_comes_first() -> None:
     assert sort_pod_ips(["10.0.0.1", "fd00::1"], ["2001:db8::1"]) == ["fd00::1", "10.0.0.1"]
+    assert sort_pod_ips(["010.000.000.001", "fd00:0::1"], []) == ["10.0.0.1", "fd00::1"]
     assert sort_pod_ips(["10.0.0.1", "fd00::1"], ["::"]) == ["fd00::1", "10.0.0.1"]
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_by_name
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
+from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.podinfo.amounts import amount, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
@@ -67,8 +68,8 @@ def pod_field(pod: v1.Pod, path: str, pod_ips: Sequence[str], ctx: NodeContext) 
 def sort_pod_ips(pod_ips: Sequence[str], node_ips: Sequence[str]) -> list[str]:
     """The first address of each IP family, the node's primary family (IPv4 if unknown) first."""
     primary = ipaddress.ip_address(node_ips[0]).version if node_ips else 4
-    parsed = [ipaddress.ip_address(text) for text in pod_ips]
-    first = {address.version: str(address) for address in reversed(parsed)}
+    parsed = map(parse_ip, reversed(pod_ips))
+    first = {address.version: str(address) for address in parsed if address is not None}
     return [first[version] for version in (primary, 10 - primary) if version in first]
 
 

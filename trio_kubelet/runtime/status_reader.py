@@ -8,7 +8,6 @@ status would look like a dead container.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from sys import intern
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.interning import shared
+from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.common.lanes import CONTAINER_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -251,9 +251,7 @@ def sandbox_ips(status: cri.PodSandboxStatus) -> tuple[str, ...]:
     ips = [status.network.ip] if status.network.ip else []
     ips += [ip.ip for ip in status.network.additional_ips]
     for ip in ips:
-        try:
-            ipaddress.ip_address(ip)
-        except ValueError:
+        if parse_ip(ip) is None:
             log.warning("Pod Sandbox reported an unparseable IP", sandboxID=status.id, IP=ip)
             return ()
     return tuple(ips)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.qos import pod_qos
@@ -124,7 +125,8 @@ def sort_ips(ips: Sequence[str], ipv6_first: bool) -> list[str]:
 @lru_cache(maxsize=4096)
 def _address(text: str) -> tuple[int, str]:
     """Family and usual form of an address. Each status of a pod has the same."""
-    address = ipaddress.ip_address(text)
+    address = parse_ip(text)
+    assert address is not None, text  # the reader of statuses takes no other
     return address.version, str(address)
 
 
