@@ -93,8 +93,8 @@ def test_any_free_part_is_taken() -> None:
         free_part(range(4 * UNIT, 8 * UNIT, UNIT), ids)
 
 
-def ranges(root: Path, ids: IDRange | None = None, supported: bool = True) -> UserNamespaceRanges:
-    handler = RuntimeHandler(user_namespaces=supported)
+def ranges(root: Path, ids: IDRange | None = None) -> UserNamespaceRanges:
+    handler = RuntimeHandler(user_namespaces=True)
     return UserNamespaceRanges(str(root), lambda: {"": handler}, ids)
 
 
@@ -124,9 +124,23 @@ async def test_ids_outside_of_the_machines_are_refused(tmp_path: Path) -> None:
         await ranges(tmp_path, IDRange(8 * UNIT, UNIT)).mapping(pod("a"), "")
 
 
-async def test_a_runtime_that_cannot_is_told_in_the_kubelets_words(tmp_path: Path) -> None:
-    text = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
+@pytest.mark.parametrize(
+    ("handlers", "handler", "said"),
+    [
+        ({}, "", "runtime does not support user namespaces"),
+        ({"": RuntimeHandler()}, "", "runtime does not support user namespaces"),
+        ({}, "kata", 'RuntimeClass handler "kata" does not support user namespaces'),
+        (
+            {"": RuntimeHandler(user_namespaces=True)},
+            "kata",
+            'RuntimeClass handler "kata" does not support user namespaces: the handler "kata" is not known',
+        ),
+    ],
+)
+async def test_a_runtime_that_cannot_is_told_in_the_kubelets_words(
+    tmp_path: Path, handlers: dict[str, RuntimeHandler], handler: str, said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        await ranges(tmp_path, supported=False).mapping(pod("a"), "")
-    assert str(caught.value) == text
+        await UserNamespaceRanges(str(tmp_path), lambda: handlers).mapping(pod("a"), handler)
+    assert str(caught.value) == f"can't set `spec.hostUsers: false`, {said}"
     assert not (tmp_path / "pods").exists()

@@ -77,10 +77,15 @@ class UserNamespaceRanges:
         """The pod's range, None if it uses the node's ids. Raises ConfigError."""
         if pod.spec.host_users is not False:
             return None
-        features = self._handlers().get(handler)
+        handlers = self._handlers()
+        features = handlers.get(handler)
         if features is None or not features.user_namespaces:
             who = f'RuntimeClass handler "{handler}"' if handler else "runtime"
-            raise ConfigError(f"can't set `spec.hostUsers: false`, {who} does not support user namespaces")
+            # One that tells of no handlers at all is merely old.
+            unknown = f': the handler "{handler}" is not known' if handlers and features is None else ""
+            raise ConfigError(
+                f"can't set `spec.hostUsers: false`, {who} does not support user namespaces{unknown}"
+            )
         async with self._lock:
             try:
                 first = await NODE_FILES.run(self._find_or_take, pod.metadata.uid)
