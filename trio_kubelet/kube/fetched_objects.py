@@ -75,7 +75,8 @@ class FetchedObjects:
             except APIFailure as error:
                 raise ObjectError(str(error)) from error
         last = self._answers.get(ref)
-        if last is None or trio.current_time() - last.at >= self._ttl():
+        # That there is none is asked again each time, as with the kubelet: somebody waits for it.
+        if last is None or last.value is None or trio.current_time() - last.at >= self._ttl():
             try:
                 value = await self._fetch(ref, kind)
                 self._answers[ref] = last = _Answer(value, trio.current_time())
