@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from trio_kubelet.common import mountinfo
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.load import DEFAULT_EVICTION_HARD
 from trio_kubelet.config.types import KubeletConfiguration
@@ -45,6 +47,34 @@ def test_only_addresses_are_servers_of_names() -> None:
     config = KubeletConfiguration(cluster_dns=["kube-dns", "010.0.0.10", "", "FD00:0::A"])
     node = node_context(_FACTS, config, resolve_gates({}), node_name="n", root_dir="/r")
     assert node.cluster_dns == ("10.0.0.10", "fd00::a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "writable", "enabled"),
+    [
+        ("selinuxfs", "system_u:system_r:unconfined_service_t:s0\0", True, True),
+        ("selinuxfs", "kernel\0", True, False),  # no policy is loaded
+        ("selinuxfs", "system_u:system_r:container_t:s0\0", False, False),  # as containers see it
+        ("tmpfs", "unconfined\n", True, False),
+    ],
+)
+def test_whether_files_have_selinux_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, label: str, writable: bool, enabled: bool
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"25 1 0:22 / {tmp_path} rw - {kind} {kind} rw\n")
+    (tmp_path / "label").write_text(label)
+    monkeypatch.setattr(mountinfo, "_LIST", str(tmp_path / "mountinfo"))
+    monkeypatch.setattr(mountinfo, "_OWN_LABEL", str(tmp_path / "label"))
+    if not writable:
+        shown = os.statvfs_result((*tuple(os.statvfs(tmp_path))[:8], os.ST_RDONLY, 255))
+        monkeypatch.setattr(os, "statvfs", lambda path: shown)
+    mountinfo.selinux_enabled.cache_clear()
+    try:
+        facts = read_machine(str(tmp_path))
+    finally:
+        mountinfo.selinux_enabled.cache_clear()
+    node = node_context(facts, KubeletConfiguration(), resolve_gates({}), node_name="n", root_dir="/r")
+    assert node.selinux is enabled
 
 
 def test_context_of_a_configuration() -> None:

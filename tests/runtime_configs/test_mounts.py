@@ -67,6 +67,16 @@ def test_paths_in_a_container_that_are_written_otherwise(path: str) -> None:
     assert [mount.container_path for mount in found] == ["/a/b", "/data"]
 
 
+def test_the_runtime_labels_the_pods_own_files_where_there_are_labels() -> None:
+    volumes = {"own": VolumeMountPoint("/own", relabel=True), "host": VolumeMountPoint("/host")}
+    entries = [{"name": "own", "mountPath": "/a", "subPath": "b"}, {"name": "host", "mountPath": "/c"}]
+    made = pod(container(volumeMounts=entries, terminationMessagePath="/dev/log"))
+    inputs = ContainerInputs(image_ref="i", volumes=volumes, pod_ips=("10.0.0.1",), termination_log="/log")
+    for selinux, labelled in ((True, {"/a", "/etc/hosts", "/dev/log"}), (False, set())):
+        found = mounts(made, first(made), node(selinux=selinux), inputs, {})
+        assert {mount.container_path for mount in found if mount.selinux_relabel} == labelled
+
+
 def test_a_device_has_an_absolute_path() -> None:
     volumes = {"raw": BlockDevice("/host/raw")}
     made = pod(container(volumeDevices=[{"name": "raw", "devicePath": "/dev/xvda"}]))

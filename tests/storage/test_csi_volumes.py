@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, World, csi_unique, pod_of, read_json, running_world
+from trio_kubelet.api import v1
+from trio_kubelet.common.mountinfo import Mount
+from trio_kubelet.storage.csi import mounts
 from trio_kubelet.storage.names import attachment_name
+from trio_kubelet.volumes import linux
 
 
 async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, driver: DriverProcess) -> None:
@@ -46,6 +51,35 @@ async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, d
         assert not (await world.set_up(again)).unmounted
         assert (world.path(again, "data") / "hello").read_text() == "there"
         await world.tear_down(again)
+
+
+@pytest.mark.parametrize("options", ["rw,seclabel", "rw"])
+async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    """Not of one that is read-only, and none where there are no labels."""
+
+    def mount_at(path: str) -> Mount | None:
+        found = linux.mount_at(path)
+        return msgspec.structs.replace(found, options=options) if found is not None else None
+
+    claims = Claims()
+    claims.driver()
+    claims.claim("data")
+    pods = [pod_of("p", "data"), pod_of("q", "data")]
+    source = v1.PersistentVolumeClaimVolumeSource(claim_name="data", read_only=True)
+    pods[1].spec.volumes = [v1.Volume(name="data", persistent_volume_claim=source)]
+    async with running_world(place, claims=claims, driver=driver) as world:
+        for selinux in (False, True):
+            monkeypatch.setattr(mounts, "selinux_enabled", lambda selinux=selinux: selinux)
+            monkeypatch.setattr(mounts, "mount_at", mount_at)
+            for pod in pods:
+                assert not (await world.set_up(pod)).unmounted
+            shown = [world.room.volumes.mounts(pod.metadata.uid)["data"].relabel for pod in pods]
+            assert shown == [selinux and "seclabel" in options, False]
+            for pod in pods:
+                await world.tear_down(pod)
+            await world.until(lambda: not world.left())
 
 
 def done(world: World, operation: str) -> float | None:

@@ -34,6 +34,7 @@ async def test_a_local_directory(place: Path, driver: DriverProcess) -> None:
         assert not (await world.set_up(pod)).unmounted
         path = world.path(pod, "dir")
         assert path == world.root / "pods/uid-p/volumes/kubernetes.io~local-volume/pv-dir"
+        assert world.room.volumes.mounts("uid-p")["dir"].relabel
         (path / "f").write_text("x")
         assert (there / "f").read_text() == "x"
         assert there.stat().st_gid == 4321

@@ -230,6 +230,21 @@ async def test_a_missing_driver_is_told_and_found_when_it_is_there(
         await world.tear_down(pod)
 
 
+@pytest.mark.parametrize("can", [True, False])
+async def test_files_are_labelled_unless_the_driver_says_that_they_cannot_be(
+    place: Path, driver: DriverProcess, can: bool
+) -> None:
+    where = install(place / "flex")
+    if not can:
+        capabilities = {"attach": False, "selinuxRelabel": False}
+        (where / "init").write_text(json.dumps({"status": "Success", "capabilities": capabilities}))
+    pod = flex_pod("p")
+    async with running_world(place, driver=driver, register=False) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert world.room.volumes.mounts("uid-p")["v"].relabel is can
+        await world.tear_down(pod)
+
+
 async def test_another_program_is_asked_again_what_it_can_do(place: Path) -> None:
     where = install(place / "flex")
     found = FlexDrivers(str(place / "flex"))

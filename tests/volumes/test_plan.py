@@ -139,6 +139,16 @@ def test_one_volume_in_many_spellings_is_one_place() -> None:
     assert len(nested_mount_points(made)["v"]) == 200
 
 
+def test_the_files_of_the_agents_own_volumes_are_labelled_for_their_pods() -> None:
+    sources = {"v": FILES, "w": {"emptyDir": {}}, "x": {"hostPath": {"path": "/etc"}}}
+    made = pod([[(name, f"/{name}") for name in sources]], sources)
+    assert {name: point.relabel for name, point in mount_points(made, NODE).items()} == {
+        "v": True,
+        "w": True,
+        "x": False,
+    }
+
+
 def test_the_limit_of_memory_is_that_of_the_node_the_pod_and_the_volume() -> None:
     in_memory = {"medium": "Memory"}
     sources = {

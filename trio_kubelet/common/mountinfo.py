@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from typing import Final
 
 import msgspec
 
 _LIST = "/proc/self/mountinfo"
+_OWN_LABEL: Final = "/proc/self/attr/current"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -53,6 +56,19 @@ def mounts() -> list[Mount]:
 def mounts_of(kind: str) -> list[Mount]:
     """Those of filesystems whose kind begins with `kind`. Blocking; raises OSError."""
     return [mount for mount in _naming(f" - {kind}") if mount.fs_type.startswith(kind)]
+
+
+@functools.cache
+def selinux_enabled() -> bool:
+    """Whether processes and files have SELinux labels here: the kernel's files about them are mounted and can
+    be written, and a policy is loaded (go-selinux: `GetEnabled`). Asked once. Blocking.
+    """
+    try:
+        writable = [m for m in mounts_of("selinuxfs") if not os.statvfs(m.path).f_flag & os.ST_RDONLY]
+        with open(_OWN_LABEL, encoding="utf-8", errors="surrogateescape") as file:
+            return bool(writable) and file.read().rstrip("\0\n") != "kernel"
+    except OSError:
+        return False
 
 
 def mount_point(path: str) -> Mount | None:

@@ -16,6 +16,7 @@ import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
 from trio_kubelet.common.ip import parse_ip
+from trio_kubelet.common.mountinfo import selinux_enabled
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration, thresholds_in_force
 from trio_kubelet.podinfo.amounts import amount, huge_page_size_name, whole
@@ -38,6 +39,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_v2: bool = False
     swap_controller: bool = False
     masked_paths: tuple[str, ...] = DEFAULT_MASKED_PATHS
+    selinux: bool = False
 
     @property
     def huge_page_names(self) -> tuple[str, ...]:
@@ -64,6 +66,7 @@ def read_machine(root_dir: str) -> MachineFacts:
         cgroup_v2=cgroup_v2,
         swap_controller=_has_swap_controller(cgroup_v2),
         masked_paths=(*DEFAULT_MASKED_PATHS, *_thermal_paths()),
+        selinux=selinux_enabled(),
     )
 
 
@@ -210,6 +213,7 @@ def node_context(
         single_process_oom_kill=bool(config.single_process_oom_kill) if facts.cgroup_v2 else True,
         memory_for_pods=_memory_for_pods(facts, config),
         page_size=facts.page_size,
+        selinux=facts.selinux,
         features=Features(
             pod_level_resources=gates.enabled("PodLevelResources"),
             hostname_override=gates.enabled("HostnameOverride"),

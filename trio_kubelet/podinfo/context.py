@@ -84,6 +84,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     memory_reservation_policy: str = "None"
     single_process_oom_kill: bool = True
     page_size: int = 4096
+    selinux: bool = False  # files have labels, which the runtime has to set
     handlers: Mapping[str, RuntimeHandler] = {}
     features: Features = Features()
     pinned: Pinned = {}  # containers with CPUs to themselves
@@ -93,11 +94,13 @@ class VolumeMountPoint(msgspec.Struct, frozen=True):
     """Where a volume of a pod is on the host; `read_only` volumes are never mounted writable.
 
     `inner` is the name of the persistent volume behind it, below which parts of it are bound; "" for others.
+    With `relabel` its files get the SELinux labels of the containers that mount it, where there are labels.
     """
 
     host_path: str
     read_only: bool = False
     inner: str = ""
+    relabel: bool = False
 
 
 class BlockDevice(msgspec.Struct, frozen=True):

@@ -90,6 +90,10 @@ class Mounting(Protocol):
         """Where the volume is mounted for the node, "" for one that never is."""
         ...
 
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        """Whether the files of a volume that a pod may write are the pod's to be labelled for."""
+        ...
+
     async def requires_remount(self, spec: Spec) -> bool:
         """Whether the volume is to be set up again at each sync of its pod."""
         ...

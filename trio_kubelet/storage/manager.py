@@ -175,15 +175,15 @@ class PersistentVolumes:
 
     def mounts(self, uid: str) -> dict[str, VolumeMountPoint]:
         """Where a pod's volumes are, by their names in it."""
-        return {
-            outer: VolumeMountPoint(
-                self._mounting[wanted.spec.plugin].path(wanted.spec, uid),
-                wanted.spec.read_only,
-                wanted.spec.name,
-            )
-            for outer, wanted in self._desired.pods.get(uid, {}).items()
-            if not wanted.spec.block
-        }
+        found = {}
+        for outer, wanted in self._desired.pods.get(uid, {}).items():
+            spec = wanted.spec
+            if spec.block:
+                continue
+            plugin = self._mounting[spec.plugin]
+            relabel = not spec.read_only and plugin.relabels(spec, uid)
+            found[outer] = VolumeMountPoint(plugin.path(spec, uid), spec.read_only, spec.name, relabel)
+        return found
 
     def devices(self, uid: str) -> dict[str, BlockDevice]:
         """A pod's block devices, by the names of its volumes."""

@@ -234,10 +234,12 @@ def mount_points(pod: v1.Pod, ctx: NodeContext) -> dict[str, VolumeMountPoint]:
 def mount_point(plan: VolumePlan) -> VolumeMountPoint | None:
     """Where a volume is on the host, None for what others know."""
     match plan:
-        case EmptyDir() | HostPath():
+        case EmptyDir():
+            return VolumeMountPoint(plan.path, relabel=True)
+        case HostPath():
             return VolumeMountPoint(plan.path)
         case Projection():
-            return VolumeMountPoint(plan.directory.path, read_only=True)
+            return VolumeMountPoint(plan.directory.path, read_only=True, relabel=True)
         case ImageVolume() | Persistent():
             return None
 

@@ -62,12 +62,13 @@ def mounts(
     ]
     result += _volume_mounts(pod, container, ctx, inputs, env)
     if mounts_hosts_file(pod, container, inputs.pod_ips):
-        result.append(
-            cri.Mount(container_path=ETC_HOSTS, host_path=etc_hosts_path(ctx.root_dir, pod.metadata.uid))
-        )
+        hosts = etc_hosts_path(ctx.root_dir, pod.metadata.uid)
+        result.append(cri.Mount(container_path=ETC_HOSTS, host_path=hosts, selinux_relabel=ctx.selinux))
     if inputs.termination_log and container.termination_message_path:
         path = clean_container_path(container.termination_message_path)
-        result.append(cri.Mount(container_path=path, host_path=inputs.termination_log))
+        result.append(
+            cri.Mount(container_path=path, host_path=inputs.termination_log, selinux_relabel=ctx.selinux)
+        )
     userns = inputs.user_namespace
     if userns is not None:
         for mount in result:
@@ -129,6 +130,7 @@ def _volume_mounts(
             result.image_sub_path = path
             result.readonly = True
         elif volume is not None:
+            result.selinux_relabel = ctx.selinux and volume.relabel
             result.host_path = (
                 subpath_target(
                     ctx.root_dir, pod.metadata.uid, volume.inner or mount.name, container.name, index

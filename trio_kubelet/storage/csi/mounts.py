@@ -9,6 +9,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.mountinfo import selinux_enabled
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required, gives_to_group
@@ -67,6 +68,7 @@ class CSIMounts:
         self._drivers = drivers
         self._context = context
         self._owner = owner
+        self._labelled: set[str] = set()  # mounts of filesystems whose files have labels
         self._unlabelled: set[str] = set()  # drivers of which it was said that labels are not set
 
     def path(self, spec: Spec, uid: str) -> str:
@@ -74,6 +76,9 @@ class CSIMounts:
 
     def device_path(self, spec: Spec) -> str:
         return csi_global_mount(self._root_dir, spec.driver, spec.handle)
+
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        return self.path(spec, uid) in self._labelled
 
     async def requires_remount(self, spec: Spec) -> bool:
         driver = await self._context.driver(spec.driver)
@@ -122,6 +127,8 @@ class CSIMounts:
             prepare=partial(in_thread, spec.unique_name, _prepare, parent, parent, self._data(spec)),
             undo=undo,
         )
+        if await in_thread(spec.unique_name, _has_labels, target):
+            self._labelled.add(target)
         to_driver = messages.MOUNT_GROUP in abilities
         if not to_driver and gives_to_group(spec, messages.fs_type(spec), group, policy):
             try:
@@ -135,6 +142,7 @@ class CSIMounts:
         driver = self._drivers.get(spec.driver, "Unmounter.TearDownAt failed to get CSI client")
         await node_calls.unpublish(driver, spec, target, "Unmounter.TearDownAt")
         await in_thread(spec.unique_name, _remove, target)
+        self._labelled.discard(target)
 
     async def unmount_device(self, spec: Spec) -> None:
         target = self.device_path(spec)
@@ -162,6 +170,12 @@ def _prepare(directory: str, data_dir: str, data: Mapping[str, str]) -> None:
     """The directory is there, and the data file says whose it is."""
     make_dirs(directory)
     data_file.save(data_dir, data)
+
+
+def _has_labels(target: str) -> bool:
+    """Whether files of what is mounted there have SELinux labels of their own."""
+    found = mount_at(target) if selinux_enabled() else None
+    return found is not None and "seclabel" in found.options.split(",")
 
 
 def _remove(target: str) -> None:

@@ -40,6 +40,9 @@ class AttachedDisks:
     def global_map(self, spec: Spec) -> str:
         return f"{block_root(self._root_dir, self._disks.plugin)}/{self._disks.directory(spec)}"
 
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        return True
+
     async def requires_remount(self, spec: Spec) -> bool:
         return False
 

@@ -49,6 +49,9 @@ class LocalVolumes:
     def global_map(self, spec: Spec) -> str:
         return f"{block_root(self._root_dir, LOCAL)}/{spec.name}"
 
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        return True
+
     async def requires_remount(self, spec: Spec) -> bool:
         return False
 

@@ -34,6 +34,9 @@ class _ForEachPod:
     def device_path(self, spec: Spec) -> str:
         return ""
 
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        return False  # the files are not the pod's own
+
     async def requires_remount(self, spec: Spec) -> bool:
         return False
 

@@ -80,6 +80,11 @@ class FlexDrivers:
         self._known: dict[str, tuple[_Version, FlexDriver]] = {}
         self._starting: SingleFlight[tuple[str, _Version], FlexDriver] = SingleFlight()
 
+    def known(self, name: str) -> FlexDriver | None:
+        """The driver as it was when it was last wanted."""
+        found = self._known.get(name)
+        return found[1] if found is not None else None
+
     async def find(self, name: str) -> FlexDriver | None:
         """The driver; None if there is none, or it does not begin: why is in the log."""
         relative = program_of(name)

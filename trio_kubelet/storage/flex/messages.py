@@ -33,6 +33,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     supportsmetrics: bool = False
     fsgroup: bool = True
     requiresfsresize: bool = True
+    selinuxrelabel: bool = True
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -95,6 +95,10 @@ class FlexVolumes:
     def device_path(self, spec: Spec) -> str:
         return self._global_mount(spec) if spec.device else ""
 
+    def relabels(self, spec: Spec, uid: str) -> bool:
+        driver = self._drivers.known(spec.driver)
+        return driver is not None and driver.capabilities.selinuxrelabel
+
     async def requires_remount(self, spec: Spec) -> bool:
         return False
 
