@@ -237,7 +237,7 @@ async def test_files_are_labelled_unless_the_driver_says_that_they_cannot_be(
     where = install(place / "flex")
     if not can:
         capabilities = {"attach": False, "selinuxRelabel": False}
-        (where / "init").write_text(json.dumps({"status": "Success", "capabilities": capabilities}))
+        (where / "init").write_bytes(msgspec.json.encode({"status": "Success", "capabilities": capabilities}))
     pod = flex_pod("p")
     async with running_world(place, driver=driver, register=False) as world:
         assert not (await world.set_up(pod)).unmounted
