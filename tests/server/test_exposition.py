@@ -37,6 +37,20 @@ def test_labels_are_escaped_and_empty_families_left_out() -> None:
     assert lines(registry) == ["# HELP g G\\nh.", "# TYPE g gauge", 'g{x="a\\"b\\\\c\\n"} 3']
 
 
+def test_a_quick_histogram_without_labels_is_there_from_the_first_value_on() -> None:
+    registry = CollectorRegistry()
+    quick = MetricMaker(registry).quick_histogram("h", "H.", (), (1, 2))
+    assert lines(registry) == []
+    quick.labels().observe(1.5)
+    assert lines(registry)[2:] == [
+        'h_bucket{le="1"} 0',
+        'h_bucket{le="2"} 1',
+        'h_bucket{le="+Inf"} 1',
+        "h_sum 1.5",
+        "h_count 1",
+    ]
+
+
 def test_a_metric_tells_how_stable_it_is() -> None:
     registry = CollectorRegistry()
     alpha, beta = MetricMaker(registry), MetricMaker(registry, BETA)

@@ -109,21 +109,23 @@ class StartTracker:
 
 
 class PodStarts:
-    """Feeds the tracker and the metrics."""
+    """Feeds the tracker and the metrics; the durations are shown once there is one."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         make = MetricMaker(registry)
         self._clock = clock
         self._tracker = StartTracker()
         self._first_network_seen = False
-        self._sli = make.histogram(
+        self._sli = make.quick_histogram(
             "kubelet_pod_start_sli_duration_seconds",
             "Time from the creation of a pod until it runs, without image pulls and init containers.",
+            (),
             buckets=POD_START_BUCKETS,
         )
-        self._total = make.histogram(
+        self._total = make.quick_histogram(
             "kubelet_pod_start_total_duration_seconds",
             "Time from the creation of a pod until it runs.",
+            (),
             buckets=POD_START_BUCKETS,
         )
         self._first_network = MetricMaker(registry, INTERNAL).gauge(
@@ -150,10 +152,10 @@ class PodStarts:
             return
         total, net = start.total_ns / NANOSECONDS, start.net_ns / NANOSECONDS
         log.info("Observed pod startup duration", pod=pod, podStartSLOduration=net, podStartE2EDuration=total)
-        self._total.observe(total)
+        self._total.labels().observe(total)
         if start.stateful:  # its volumes belong to somebody else's service level
             return
-        self._sli.observe(net)
+        self._sli.labels().observe(net)
         if start.network and not self._first_network_seen:
             self._first_network_seen = True
             self._first_network.set(net)

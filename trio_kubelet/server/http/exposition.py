@@ -129,8 +129,9 @@ def _bucket_lines(
     for bound, total in buckets:
         lines.append(f'{name}_bucket{{{before}le="{_number(bound)}"{after}}} {_number(total)}\n')
     labels = ",".join(f'{label}="{value}"' for label, value in pairs)
-    lines.append(f"{name}_sum{{{labels}}} {_number(seconds)}\n")
-    lines.append(f"{name}_count{{{labels}}} {_number(total)}\n")
+    braces = f"{{{labels}}}" if labels else ""
+    lines.append(f"{name}_sum{braces} {_number(seconds)}\n")
+    lines.append(f"{name}_count{braces} {_number(total)}\n")
     return "".join(lines)
 
 
