@@ -41,7 +41,10 @@ def system() -> SystemFacts:
 
 
 def profile(
-    flags: KubeletFlags | None = None, gates: dict[str, bool] | None = None, **config: object
+    flags: KubeletFlags | None = None,
+    gates: dict[str, bool] | None = None,
+    facts: MachineFacts | None = None,
+    **config: object,
 ) -> NodeProfile:
     """The recorded node's, with other settings where given."""
     settings: dict[str, Any] = {"eviction_hard": DEFAULT_EVICTION_HARD, "max_pods": 1100, **config}
@@ -50,7 +53,7 @@ def profile(
         KubeletConfiguration(**settings),
         resolve_gates(gates or {}),
         name="node-a",
-        facts=FACTS,
+        facts=facts or FACTS,
         system=system(),
         version=RECORDED["status"]["nodeInfo"]["kubeletVersion"],
     )

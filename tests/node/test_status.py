@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.config.types import KubeletConfiguration, Taint
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.devices.values import Counts
-from trio_kubelet.machine.facts import capacity_of, node_allocatable, threshold_amount
+from trio_kubelet.machine.facts import capacity_of, has_cpu_quota, node_allocatable, threshold_amount
 from trio_kubelet.node.conditions import NodeHealth, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
 from trio_kubelet.node.registration import initial_node, reconcile
@@ -110,6 +111,28 @@ def test_ready_turns_with_its_moment_and_event() -> None:
     good, events = with_status(again, profile(), seen(now_ns=LATER_NS))
     assert is_ready(good)
     assert [event.reason for event in events] == ["NodeReady"]
+
+
+@pytest.mark.parametrize(("not_ready", "message"), [([], "kubelet is posting ready status"), (["x"], "x")])
+def test_a_machine_that_cannot_limit_cpu_time_is_warned_of(not_ready: list[str], message: str) -> None:
+    without = profile(facts=msgspec.structs.replace(FACTS, cpu_quota=False))
+    for told, expected in (
+        (without, f"{message}. WARNING: CPU hardcapping unsupported"),
+        (profile(), message),
+    ):
+        node, _ = with_status(v1.Node(), told, seen(health=NodeHealth(not_ready=not_ready)))
+        condition = find(node.status.conditions, "Ready")
+        assert condition is not None
+        assert condition.message == expected
+
+
+def test_whether_cpu_time_can_be_limited_is_seen_by_the_files_of_cgroups(tmp_path: Path) -> None:
+    assert has_cpu_quota(str(tmp_path / "absent"))
+    (tmp_path / "cpu.shares").touch()
+    (tmp_path / "cpu.cfs_period_us").touch()
+    assert not has_cpu_quota(str(tmp_path))
+    (tmp_path / "cpu.cfs_quota_us").touch()
+    assert has_cpu_quota(str(tmp_path))
 
 
 def test_pressure_and_back() -> None:

@@ -25,7 +25,8 @@ from trio_kubelet.podinfo.context import DEFAULT_MASKED_PATHS, Features, NodeCon
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found; sizes in bytes. `huge_pages` maps page size to the size of all such pages; `cpu_list`
-    is the kernel's (`0-3`); `pids` is how many tasks there may be, 0 if unknown.
+    is the kernel's (`0-3`); `pids` is how many tasks there may be, 0 if unknown; `cpu_quota` is whether
+    the kernel can limit CPU time.
     """
 
     cpus: int
@@ -38,6 +39,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 4096
     cgroup_v2: bool = False
     swap_controller: bool = False
+    cpu_quota: bool = True
     masked_paths: tuple[str, ...] = DEFAULT_MASKED_PATHS
     selinux: bool = False
 
@@ -65,6 +67,7 @@ def read_machine(root_dir: str) -> MachineFacts:
         page_size=os.sysconf("SC_PAGE_SIZE"),
         cgroup_v2=cgroup_v2,
         swap_controller=_has_swap_controller(cgroup_v2),
+        cpu_quota=cgroup_v2 or has_cpu_quota("/sys/fs/cgroup/cpu"),
         masked_paths=(*DEFAULT_MASKED_PATHS, *_thermal_paths()),
         selinux=selinux_enabled(),
     )
@@ -292,6 +295,15 @@ def _thermal_paths() -> list[str]:
     cpus = sorted(int(name[3:]) for name in _names(base) if re.fullmatch(r"cpu\d+", name))
     paths = [f"{base}/cpu{cpu}/thermal_throttle" for cpu in cpus]
     return [path for path in paths if os.path.exists(path)]
+
+
+def has_cpu_quota(directory: str) -> bool:
+    """Whether a hierarchy of cgroup v1 limits CPU time, which kernels can be built without; `directory` is
+    where it is mounted. One that is not there is not judged.
+    """
+    files = {"cpu.cfs_period_us", "cpu.cfs_quota_us"}
+    names = _names(directory)
+    return not names or files.issubset(names)
 
 
 def _has_swap_controller(cgroup_v2: bool) -> bool:

@@ -53,9 +53,12 @@ _PRESSURES: Final = {
 
 
 class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """What the conditions say: why the node is not ready, and which pressures it is under."""
+    """What the conditions say: why the node is not ready, and which pressures it is under; `warning` comes
+    behind the message of Ready, whether it is or not.
+    """
 
     not_ready: Sequence[str] = ()
+    warning: str = ""
     pressures: frozenset[str] = frozenset()
 
 
@@ -74,7 +77,7 @@ def with_conditions(
         if new is not None and (old is None or old.status != new.status):
             events.append(_told(name, new.reason.replace("Kubelet", "Node", 1)))
     old = find(result, READY)
-    new = _ready(old, health.not_ready, now)
+    new = _ready(old, health, now)
     _put(result, new)
     if old is not None and old.status != new.status:
         events.append(_told(name, "NodeReady" if new.status == "True" else "NodeNotReady"))
@@ -113,14 +116,16 @@ def _pressure(old: v1.NodeCondition | None, kind: str, under: bool, now: str) ->
     )
 
 
-def _ready(old: v1.NodeCondition | None, not_ready: Sequence[str], now: str) -> v1.NodeCondition:
+def _ready(old: v1.NodeCondition | None, health: NodeHealth, now: str) -> v1.NodeCondition:
+    not_ready = health.not_ready
+    message = aggregate_errors(not_ready) if not_ready else "kubelet is posting ready status"
     status = "False" if not_ready else "True"
     turned = old is None or old.status != status
     return v1.NodeCondition(
         type=READY,
         status=status,
         reason="KubeletNotReady" if not_ready else "KubeletReady",
-        message=aggregate_errors(not_ready) if not_ready else "kubelet is posting ready status",
+        message=f"{message}. WARNING: {health.warning}" if health.warning else message,
         last_heartbeat_time=now,
         last_transition_time=now if old is None or turned else old.last_transition_time,
     )

@@ -52,6 +52,7 @@ class NodeProfile(msgspec.Struct, frozen=True, kw_only=True):
     declares_host_users: bool = False  # whether user namespaces with the host's network are declarable
     shows_features: bool = True
     local_storage: bool = True
+    warning: str = ""  # what the machine lacks, though the node can be ready
 
 
 def default_labels(hostname: str, architecture: str) -> dict[str, str]:
@@ -105,6 +106,7 @@ def node_profile(
         declares_host_users=declares and gates.enabled(_NEEDS_RUNTIME),
         shows_features=gates.enabled("SupplementalGroupsPolicy"),
         local_storage=bool(config.local_storage_capacity_isolation),
+        warning="" if facts.cpu_quota else "CPU hardcapping unsupported",
     )
 
 

@@ -53,6 +53,7 @@ def with_status(
     health = msgspec.structs.replace(
         seen.health,
         not_ready=[*seen.health.not_ready, *missing_capacities(capacity, profile.local_storage)],
+        warning=profile.warning,
     )
     conditions, turned = with_conditions(old.conditions or (), health, profile.name, now)
     status = msgspec.structs.replace(
