@@ -13,16 +13,20 @@ from trio_kubelet.sources.manifest import Origin, static_pod
 CONTAINERS = [{"name": "c", "image": "b"}]
 
 
-def refused(spec: dict[str, Any], **metadata: Any) -> list[str]:
-    """The fields that a static pod is refused for, in order; none if it is taken."""
+def make(spec: dict[str, Any], **metadata: Any) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "a", **metadata},
         "spec": {"containers": CONTAINERS, **spec},
     }
+    static_pod(json.dumps(body).encode(), Origin("n", "file", "/x"))
+
+
+def refused(spec: dict[str, Any], **metadata: Any) -> list[str]:
+    """The fields that a static pod is refused for, in order; none if it is taken."""
     try:
-        static_pod(json.dumps(body).encode(), Origin("n", "file", "/x"))
+        make(spec, **metadata)
     except ManifestError as exc:
         return [error.field for error in exc.errors]
     return []
@@ -82,3 +86,264 @@ def test_a_claim_template_has_labels_and_annotations_only() -> None:
     here = "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata"
     volumes = [{"name": "v", "ephemeral": {"volumeClaimTemplate": template}}]
     assert refused({"volumes": volumes}) == [f"{here}.generateName", f"{here}.uID"]
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "c", "image": "b", **fields}]}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {"volumes": [{"name": "v", **source}]}
+
+
+def projected(*sources: dict[str, Any]) -> dict[str, Any]:
+    return volume(projected={"sources": list(sources)})
+
+
+C, V = "spec.containers[0]", "spec.volumes[0]"
+LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must"
+    " start and end"
+    f" with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is"
+    f" '{LABEL}')"
+)
+NAME_RULE = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric"
+    f" character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{NAME}')"
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (container(name="C"), [f'{C}.name: Invalid value: "C": {LABEL_RULE}']),
+        (
+            container(name="a." + "b" * 62),
+            [
+                f'{C}.name: Invalid value: "a.{"b" * 62}": {why}'
+                for why in ("must be no more than 63 characters", "must not contain dots")
+            ],
+        ),
+        (
+            {"nodeSelector": {"/a": "b"}},
+            ['spec.nodeSelector: Invalid value: "/a": prefix part must be non-empty'],
+        ),
+        (
+            {"readinessGates": [{"conditionType": ""}]},
+            [
+                f'spec.readinessGates[0].conditionType: Invalid value: "": name part {why}'
+                for why in ("must be non-empty", NAME_RULE)
+            ],
+        ),
+        (
+            container(ports=[{"containerPort": 0}, {"containerPort": 1, "name": "-2--"}]),
+            [f"{C}.ports[0].containerPort: Required value"]
+            + [
+                f'{C}.ports[1].name: Invalid value: "-2--": {why}'
+                for why in (
+                    "must contain at least one letter (a-z)",
+                    "must not contain consecutive hyphens",
+                    "must not begin or end with a hyphen",
+                )
+            ],
+        ),
+        (
+            container(ports=[{"containerPort": 1, "protocol": "IP"}]),
+            [f'{C}.ports[0].protocol: Unsupported value: "IP": supported values: "SCTP", "TCP", "UDP"'],
+        ),
+        (
+            container(env=[{"name": "a=b", "valueFrom": {}}]),
+            [
+                f'{C}.env[0].name: Invalid value: "a=b": a valid environment variable name must'
+                f" consist only of"
+                " printable ASCII characters other than '='",
+                f'{C}.env[0].valueFrom: Invalid value: "": must specify one of: `fieldRef`,'
+                f" `resourceFieldRef`,"
+                " `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+            ],
+        ),
+        (
+            container(env=[{"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "spec.host['a']"}}}]),
+            [
+                f"{C}.env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.host['a']\": error"
+                f" converting"
+                " fieldPath: field label does not support subscript: spec.host['a']"
+            ],
+        ),
+        (
+            container(
+                env=[
+                    {
+                        "name": "a",
+                        "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "2"}},
+                    }
+                ]
+            ),
+            [
+                f'{C}.env[0].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.memory": only'
+                f" divisor's"
+                " values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with"
+                " the memory"
+                " resource"
+            ],
+        ),
+        (
+            container(volumeMounts=[{"name": "v", "mountPath": "/a", "subPath": "/b/../c"}]),
+            [f'{C}.volumeMounts[0].name: Not found: "v"']
+            + [
+                f'{C}.volumeMounts.subPath: Invalid value: "/b/../c": {why}'
+                for why in ("must be a relative path", "must not contain '..'")
+            ],
+        ),
+        (
+            container(resources={"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}),
+            [f'{C}.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1'],
+        ),
+        (
+            container(resources={"limits": {"hugepages-2Mi": "3Mi"}}),
+            [
+                f'{C}.resources.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive'
+                f" integer multiple"
+                " of hugepages-2Mi",
+                f'{C}.resources.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer'
+                " multiple of hugepages-2Mi",
+                f"{C}.resources: Forbidden: HugePages require cpu or memory",
+            ],
+        ),
+        (
+            container(livenessProbe={"periodSeconds": -1, "successThreshold": 2}),
+            [
+                f"{C}.livenessProbe: Required value: must specify a handler type",
+                f"{C}.livenessProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0",
+                f"{C}.livenessProbe.successThreshold: Invalid value: 2: must be 1",
+            ],
+        ),
+        (
+            container(lifecycle={"preStop": {"sleep": {"seconds": 31}}}),
+            [
+                f"{C}.lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than"
+                " terminationGracePeriodSeconds (30)"
+            ],
+        ),
+        (
+            container(
+                restartPolicy="Never",
+                restartPolicyRules=[
+                    {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}} for _ in range(21)
+                ],
+            ),
+            [f"{C}.restartPolicyRules: Too many: 21: must have at most 20 items"],
+        ),
+        (
+            container(securityContext={"runAsUser": -1, "seccompProfile": {"type": "Localhost"}}),
+            [
+                f"{C}.securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647,"
+                f" inclusive",
+                f"{C}.securityContext.seccompProfile.localhostProfile: Required value: must be set"
+                f" when seccomp"
+                " type is Localhost",
+            ],
+        ),
+        (
+            volume(hostPath={"path": "/a/.."}),
+            [f"{V}.hostPath.path: Invalid value: \"/a/..\": must not contain '..'"],
+        ),
+        (
+            volume(emptyDir={}, hostPath={"path": "/"}),
+            [f"{V}.hostPath: Forbidden: may not specify more than 1 volume type"],
+        ),
+        (
+            volume(csi={"driver": "a" * 64}),
+            [f"{V}.csi.driver: Too long: may not be more than 63 bytes"],
+        ),
+        (
+            projected({"podCertificate": {"keyType": "RSA", "signerName": "one/two", "keyPath": "k"}}),
+            [
+                f'{V}.projected.sources[0].podCertificate.signerName: Invalid value: "one": should be'
+                f" a domain"
+                " with at least two segments separated by dots",
+                f'{V}.projected.sources[0].podCertificate.keyType: Unsupported value: "RSA":'
+                f" supported values:"
+                ' "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"',
+            ],
+        ),
+        (
+            projected({"clusterTrustBundle": {"name": "a/b:c", "path": "p"}}),
+            [
+                f'{V}.projected.sources[0].clusterTrustBundle.name: Invalid value: "a/b:c": not a valid'
+                " clustertrustbundlename: ClusterTrustBundle for signerName a/b must be named with"
+                " prefix a:b:"
+            ],
+        ),
+        (
+            {"dnsPolicy": "None"},
+            ["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"],
+        ),
+        (
+            {"dnsConfig": {"nameservers": ["1.1.1.1", "1.1.1.01", "x", "::ffff:1.1.1.1"]}},
+            [
+                "spec.dnsConfig.nameservers: Invalid value:"
+                ' ["1.1.1.1","1.1.1.01","x","::ffff:1.1.1.1"]: must not'
+                " have more than 3 nameservers",
+                'spec.dnsConfig.nameservers[1]: Invalid value: "1.1.1.01": must not have leading 0s',
+                'spec.dnsConfig.nameservers[2]: Invalid value: "x": must be a valid IP address,'
+                " (e.g. 10.9.8.7 or"
+                " 2001:db8::ffff)",
+                'spec.dnsConfig.nameservers[3]: Invalid value: "::ffff:1.1.1.1": must not be an'
+                " IPv4-mapped IPv6"
+                " address",
+            ],
+        ),
+        (
+            {"tolerations": [{"operator": "Equal", "value": "-", "tolerationSeconds": 3}]},
+            [
+                'spec.tolerations[0].operator: Invalid value: "Equal": operator must be Exists when'
+                " `key` is empty,"
+                ' which means "match all values and all keys"',
+                "spec.tolerations[0].effect: Invalid value: \"\": effect must be 'NoExecute' when"
+                " `tolerationSeconds` is set",
+                'spec.tolerations[0].operator: Invalid value: "-": a valid label must be an empty'
+                " string or consist"
+                " of alphanumeric characters, '-', '_' or '.', and must start and end with an"
+                " alphanumeric character"
+                f" (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({NAME})?')",
+            ],
+        ),
+        (
+            {"resourceClaims": [{"name": "r"}]},
+            [
+                'spec.resourceClaims[0]: Invalid value: {"Name":"r","ResourceClaimName":null,'
+                '"ResourceClaimTemplateName":null}: must specify one of: `resourceClaimName`,'
+                " `resourceClaimTemplateName`"
+            ],
+        ),
+        (
+            {"hostnameOverride": "a" * 65, "hostNetwork": True},
+            [
+                "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+                "spec.hostnameOverride: Too long: may not be more than 64 bytes",
+            ],
+        ),
+        (
+            {"os": {"name": "windows"}, "hostPID": True},
+            ["spec.hostPID: Forbidden: cannot be set for a windows pod"],
+        ),
+        (
+            {"activeDeadlineSeconds": 0},
+            ["spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"],
+        ),
+    ],
+)
+def test_a_refused_pod_is_told_in_the_words_of_kubernetes(spec: dict[str, Any], told: list[str]) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": CONTAINERS, **spec},
+    }
+    with pytest.raises(ManifestError) as caught:
+        static_pod(json.dumps(body).encode(), Origin("n", "file", "/x"))
+    assert list(map(str, caught.value.errors)) == told
+    assert str(caught.value) == f"invalid pod: [{' '.join(told)}]"

@@ -191,8 +191,8 @@ async def test_a_slow_consumer_gets_the_latest_and_does_not_hold_up_the_watch(
         ({"uid": "a/../../b"}, "metadata.uid: must be printable, without '/'"),
         ({"uid": "a\0b"}, "metadata.uid: must be printable, without '/'"),
         ({"uid": "a" * 300}, "metadata.uid: must have at most 200 characters"),
-        ({"name": "../a"}, "metadata.name: must be lower case labels"),
-        ({"namespace": ""}, "metadata.namespace: must be lower case letters"),
+        ({"name": "../a"}, "metadata.name: a lowercase RFC 1123 subdomain must"),
+        ({"namespace": ""}, "metadata.namespace: a lowercase RFC 1123 label must"),
         (None, "metadata: is required"),
     ],
 )

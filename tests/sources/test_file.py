@@ -221,7 +221,9 @@ async def test_what_is_no_file_or_too_large_is_told_once(
     log = capfd.readouterr().err.splitlines()
     for name in ("directory", "fifo", "loop", "socket", "big.yaml", "bad.yaml"):
         assert sum(f'{name}"' in line for line in log) == 1, name
-    assert any("bad.yaml" in line and "spec.containers: is required" in line for line in log)
+    assert any(
+        "bad.yaml" in line and "invalid pod: [spec.containers: Required value]" in line for line in log
+    )
     assert not any("dangling" in line for line in log)
 
 

@@ -24,9 +24,16 @@ class FieldError(NamedTuple):
 class ManifestError(ValueError):
     """A manifest that is refused, with every reason found."""
 
-    def __init__(self, errors: Sequence[FieldError]) -> None:
-        super().__init__("; ".join(map(str, errors)))
+    def __init__(self, errors: Sequence[FieldError], text: str = "") -> None:
+        super().__init__(text or "; ".join(map(str, errors)))
         self.errors = tuple(errors)
+
+
+class InvalidPod(ManifestError):
+    """A pod that breaks rules of the API, told as the kubelet tells it."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        super().__init__(errors, f"invalid pod: [{' '.join(map(str, errors))}]")
 
 
 def aggregate_errors(errors: Iterable[str]) -> str:

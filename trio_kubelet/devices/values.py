@@ -91,7 +91,7 @@ def is_extended_resource(name: str) -> bool:
     """Whether plugins may offer a resource of this name (kubelet: `IsExtendedResourceName`)."""
     if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
         return False
-    return qualified_name(f"requests.{name}") is None
+    return not qualified_name(f"requests.{name}")
 
 
 def by_node(devices: Mapping[str, Device], ids: Iterable[str]) -> dict[int, list[str]]:

@@ -152,8 +152,8 @@ class WatchedMetadata(ObjectMeta):
             ("name", self.name, dns_subdomain),
             ("namespace", self.namespace, dns_label),
         ):
-            if (problem := check(value)) is not None:
-                raise ValueError(f"metadata.{field}: {problem}")
+            if problems := check(value):
+                raise ValueError(f"metadata.{field}: {', '.join(problems)}")
         if self.managed_fields is not _NONE:
             # As decoded it is a part of the whole answer, which would stay in memory with it.
             self.managed_fields = self.managed_fields.copy()

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
-from trio_kubelet.api.errors import DecodeError, FieldError, ManifestError
+from trio_kubelet.api.errors import DecodeError, FieldError, InvalidPod, ManifestError
 from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
@@ -58,9 +58,9 @@ def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
             pods.append(_make(pod, origin))
         except ManifestError as exc:
             where = f"items[{index}]"
-            raise ManifestError(
-                [FieldError(f"{where}.{e.field}" if e.field else where, e.reason) for e in exc.errors]
-            ) from None
+            errors = [FieldError(f"{where}.{e.field}" if e.field else where, e.reason) for e in exc.errors]
+            kind = InvalidPod if isinstance(exc, InvalidPod) else ManifestError
+            raise kind(errors) from None
     return pods
 
 
@@ -82,17 +82,18 @@ def _load(data: bytes) -> Any:
 def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     """Turn a decoded pod into this node's static pod, in place."""
     if not pod.metadata.name:
-        raise ManifestError([FieldError("metadata.name", "is required")])
+        missing = FieldError("metadata.name", "name is needed for the pod")
+        raise ManifestError([missing], f"invalid pod: {missing.reason}")
     set_pod_defaults(pod, pod_resources=origin.rules.pod_resources)
     unify(pod)
     if not pod.metadata.uid:
         pod.metadata.uid = _uid(pod, origin)
-    elif (problem := directory_name(pod.metadata.uid)) is not None:
-        raise ManifestError([FieldError("metadata.uid", problem)])
+    elif wrong := directory_name(pod.metadata.uid):
+        raise ManifestError([FieldError("metadata.uid", why) for why in wrong])
     _settle(pod, origin)
     errors = validate_pod(pod, origin.rules)
     if errors:
-        raise ManifestError(errors)
+        raise InvalidPod(errors)
     reference = api_reference(pod, origin.rules)
     if reference is not None:
         raise ManifestError([reference])

@@ -1,7 +1,7 @@
 """Whether a pod is valid: the rules of Kubernetes for creating a pod, with every violation named.
 
-The rules follow the API's own field by field (which field is blamed is part of what operators and
-tools know); the wording is this agent's. One module per part of the pod.
+The rules follow the API's own field by field, and are told in its words: both are part of what operators
+and tools know. One module per part of the pod.
 """
 
 from trio_kubelet.api.validation.pod import validate_pod

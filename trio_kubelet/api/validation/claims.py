@@ -11,7 +11,7 @@ from trio_kubelet.api.validation.metadata import validate_annotations, validate_
 from trio_kubelet.api.validation.problems import Problems, amount
 from trio_kubelet.api.validation.scheduling import validate_label_selector
 
-_ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _VOLUME_MODES: Final = ("Block", "Filesystem")
 _TEMPLATE_METADATA: Final = ("annotations", "labels")
 
@@ -27,25 +27,26 @@ def validate_claim_template(
         if name not in _TEMPLATE_METADATA and getattr(metadata, name) != getattr(empty, name):
             words = name.split("_")
             field = "uID" if name == "uid" else words[0] + "".join(map(str.title, words[1:]))
-            problems.forbidden(f"{here}.metadata.{field}", "must not be set")
+            problems.forbidden(f"{here}.metadata.{field}", "cannot be set")
     _claim(template.spec, f"{here}.spec", problems)
 
 
 def _claim(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Problems) -> None:
     modes = spec.access_modes or []
     if not modes:
-        problems.required(f"{here}.accessModes", "at least one")
+        problems.required(f"{here}.accessModes", "at least 1 access mode is required")
     for mode in modes:
         if mode not in _ACCESS_MODES:
             problems.unsupported(f"{here}.accessModes", mode, _ACCESS_MODES)
     if "ReadWriteOncePod" in modes and set(modes) & set(_ACCESS_MODES[:3]):
-        problems.forbidden(f"{here}.accessModes", "ReadWriteOncePod goes with no other mode")
+        why = "may not use ReadWriteOncePod with other access modes"
+        problems.forbidden(f"{here}.accessModes", why)
     validate_label_selector(spec.selector, f"{here}.selector", problems)
     storage = (spec.resources.requests or {}).get("storage")
     if storage is None:
         problems.required(f"{here}.resources[storage]")
     elif amount(storage).compare(ZERO) <= 0:
-        problems.invalid(f"{here}.resources[storage]", storage, "must be greater than 0")
+        problems.invalid(f"{here}.resources[storage]", storage, "must be greater than zero")
     for value, field in (
         (spec.storage_class_name, "storageClassName"),
         (spec.volume_attributes_class_name, "volumeAttributesClassName"),
@@ -69,14 +70,16 @@ def _data_sources(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Probl
         if each.api_group:
             problems.check(f"{where}.apiGroup", each.api_group, dns_subdomain)
         elif each.kind != "PersistentVolumeClaim":
-            problems.invalid(where, each.kind, "must be PersistentVolumeClaim without an apiGroup")
+            why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+            problems.invalid(where, each.kind, why)
     if reference is None:
         return
     if reference.namespace:
         problems.check(f"{here}.dataSourceRef.namespace", reference.namespace, dns_label)
         if source is not None:
-            problems.invalid(here, f"{here}.dataSource", "goes with no namespace in dataSourceRef")
+            why = "may not be specified when dataSourceRef.namespace is specified"
+            problems.invalid(here, {}, why)  # as the API shows a path
     elif source is not None and any(
         getattr(source, name) != getattr(reference, name) for name in ("api_group", "kind", "name")
     ):
-        problems.invalid(here, f"{here}.dataSource", "must be the same as dataSourceRef")
+        problems.invalid(here, {}, "must match dataSourceRef")

@@ -22,15 +22,17 @@ from trio_kubelet.api.validation.resources import validate_container_resources
 from trio_kubelet.api.validation.security import validate_container_security
 from trio_kubelet.api.validation.volumes import PULL_POLICIES
 
-_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
+_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 _MESSAGE_POLICIES: Final = ("File", "FallbackToLogsOnError")
 _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
-_READ_ONLY_MODES: Final = ("Disabled", "IfPossible", "Enabled")
+_READ_ONLY_MODES: Final = ("Disabled", "Enabled", "IfPossible")
 _RESIZE_POLICIES: Final = ("NotRequired", "RestartContainer")
 _RESTART_POLICIES: Final = ("Always", "Never", "OnFailure")
 _RULE_ACTIONS: Final = ("Restart", "RestartAllContainers")
+PADDED: Final = "must not have leading or trailing whitespace"
 _MAX_RULES: Final = 20
 _MAX_EXIT_CODES: Final = 255
+_NOT_EPHEMERAL: Final = "cannot be set for an Ephemeral Container"
 
 
 class Surroundings(NamedTuple):
@@ -59,7 +61,7 @@ def validate_containers(pod: Surroundings, problems: Problems) -> None:
         if pod.rules.restart_rules:
             _restart(container, pod.rules, where, problems)
         elif container.restart_policy is not None:
-            problems.forbidden(f"{where}.restartPolicy", "only init containers may have one")
+            problems.forbidden(f"{where}.restartPolicy", "may not be set for non-init containers")
     _host_ports(containers, here, problems)
 
 
@@ -83,7 +85,8 @@ def validate_init_containers(pod: Surroundings, problems: Problems) -> None:
             for position, policy in enumerate(container.resize_policy or ()):
                 if policy.restart_policy == "RestartContainer":
                     field = f"{where}.resizePolicy[{position}].restartPolicy"
-                    problems.invalid(field, policy.restart_policy, "an init container is not restarted")
+                    why = "must not be set to 'RestartContainer' for non-sidecar initContainers"
+                    problems.invalid(field, policy.restart_policy, why)
 
 
 def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None:
@@ -97,7 +100,7 @@ def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None
             problems.duplicate(f"{where}.name", container.name)
         names.add(container.name)
         if container.image != container.image.strip():
-            problems.invalid(f"{where}.image", container.image, "begins or ends with white space")
+            problems.invalid(f"{where}.image", container.image, PADDED)
         target = container.target_container_name
         if target and target not in targets:
             problems.missing(f"{where}.targetContainerName", target)
@@ -113,12 +116,11 @@ def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None
             (None if container.resources == v1.ResourceRequirements() else True, "resources"),
         ):
             if value is not None:
-                problems.forbidden(f"{where}.{field}", "an ephemeral container has none")
+                problems.forbidden(f"{where}.{field}", _NOT_EPHEMERAL)
         for position, mount in enumerate(container.volume_mounts or ()):
             for path, field in ((mount.sub_path, "subPath"), (mount.sub_path_expr, "subPathExpr")):
                 if path:
-                    why = "an ephemeral container has none"
-                    problems.forbidden(f"{where}.volumeMounts[{position}].{field}", why)
+                    problems.forbidden(f"{where}.volumeMounts[{position}].{field}", _NOT_EPHEMERAL)
 
 
 def _hooks_and_probes(container: v1.Container, pod: Surroundings, here: str, problems: Problems) -> None:
@@ -135,7 +137,8 @@ def _no_hooks_and_probes(container: v1.Container, here: str, problems: Problems)
         (container.startup_probe, "startupProbe"),
     ):
         if value is not None:
-            problems.forbidden(f"{here}.{field}", "an init container has it with restartPolicy Always only")
+            why = "may not be set for init containers without restartPolicy=Always"
+            problems.forbidden(f"{here}.{field}", why)
 
 
 def _common(container: AnyContainer, pod: Surroundings, here: str, problems: Problems) -> None:
@@ -200,12 +203,13 @@ def _mounts(container: AnyContainer, volumes: Mapping[str, v1.Volume], here: str
         if not mount.mount_path:
             problems.required(f"{where}.mountPath")
         if mount.mount_path in paths:
-            problems.invalid(f"{where}.mountPath", mount.mount_path, "is mounted twice")
+            problems.invalid(f"{where}.mountPath", mount.mount_path, "must be unique")
         paths.add(mount.mount_path)
         if mount.name in devices:
-            problems.invalid(f"{where}.name", mount.name, "is in volumeDevices too")
+            problems.invalid(f"{where}.name", mount.name, "must not already exist in volumeDevices")
         if mount.mount_path in devices.values():
-            problems.invalid(f"{where}.mountPath", mount.mount_path, "is a path in volumeDevices too")
+            why = "must not already exist as a path in volumeDevices"
+            problems.invalid(f"{where}.mountPath", mount.mount_path, why)
         _sub_paths(mount, where, here, problems)
         _mount_modes(mount, here, problems, privileged=privileged)
 
@@ -215,7 +219,8 @@ def _sub_paths(mount: v1.VolumeMount, where: str, here: str, problems: Problems)
         problems.check(f"{here}.subPath", mount.sub_path, relative_path)
     if mount.sub_path_expr:
         if mount.sub_path:
-            problems.invalid(f"{where}.subPathExpr", mount.sub_path_expr, "excludes subPath")
+            why = "subPathExpr and subPath are mutually exclusive"
+            problems.invalid(f"{where}.subPathExpr", mount.sub_path_expr, why)
         problems.check(f"{here}.subPathExpr", mount.sub_path_expr, relative_path)
 
 
@@ -225,7 +230,8 @@ def _mount_modes(mount: v1.VolumeMount, here: str, problems: Problems, *, privil
         if propagation not in _PROPAGATIONS:
             problems.unsupported(f"{here}.mountPropagation", propagation, _PROPAGATIONS)
         if propagation == "Bidirectional" and not privileged:
-            problems.forbidden(f"{here}.mountPropagation", "Bidirectional needs a privileged container")
+            why = "Bidirectional mount propagation is available only to privileged containers"
+            problems.forbidden(f"{here}.mountPropagation", why)
     mode, field = mount.recursive_read_only, f"{here}.recursiveReadOnly"
     if mode is None or mode == "Disabled":
         return
@@ -233,9 +239,9 @@ def _mount_modes(mount: v1.VolumeMount, here: str, problems: Problems, *, privil
         problems.unsupported(field, mode, _READ_ONLY_MODES)
         return
     if not mount.read_only:
-        problems.forbidden(field, "needs readOnly")
+        problems.forbidden(field, "may only be specified when readOnly is true")
     if propagation not in (None, "None"):
-        problems.forbidden(field, "needs mountPropagation None")
+        problems.forbidden(field, "may only be specified when mountPropagation is None or not specified")
 
 
 def _devices(
@@ -250,21 +256,25 @@ def _devices(
         if not name:
             problems.required(f"{where}.name")
         if name in names:
-            problems.invalid(f"{where}.name", name, "is used twice")
+            problems.invalid(f"{where}.name", name, "must be unique")
         if volume is None:
             problems.missing(f"{where}.name", name)
         elif volume.persistent_volume_claim is None and volume.ephemeral is None:
-            problems.invalid(f"{where}.name", name, "a device needs a claim")
+            why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
+            problems.invalid(f"{where}.name", name, why)
         if not path:
             problems.required(f"{where}.devicePath")
         if path in paths:
-            problems.invalid(f"{where}.devicePath", path, "is used twice")
-        if not path or problems.check(f"{where}.devicePath", path, path_without_backsteps):
+            problems.invalid(f"{where}.devicePath", path, "must be unique")
+        if path_without_backsteps(path):
+            problems.invalid(f"{where}.devicePath", path, "can not contain backsteps ('..')")
+        else:
             paths.add(path)
         if name in mounts:
-            problems.invalid(f"{where}.name", name, "is in volumeMounts too")
+            problems.invalid(f"{where}.name", name, "must not already exist in volumeMounts")
         if path in mounts.values():
-            problems.invalid(f"{where}.devicePath", path, "is a path in volumeMounts too")
+            why = "must not already exist as a path in volumeMounts"
+            problems.invalid(f"{where}.devicePath", path, why)
         if name:
             names.add(name)
 
@@ -278,7 +288,8 @@ def _resize_policies(container: AnyContainer, spec: v1.PodSpec, here: str, probl
         problems.one_of(here, policy.resource_name, ("cpu", "memory"))
         problems.one_of(here, policy.restart_policy, _RESIZE_POLICIES)
         if spec.restart_policy == "Never" and policy.restart_policy != "NotRequired":
-            problems.invalid(here, policy.restart_policy, "must be NotRequired with restartPolicy Never")
+            why = "must be 'NotRequired' when pod `restartPolicy` is 'Never'"
+            problems.invalid(here, policy.restart_policy, why)
 
 
 def _restart_of_init(container: v1.Container, rules: PodRules, here: str, problems: Problems) -> None:
@@ -289,7 +300,8 @@ def _restart_of_init(container: v1.Container, rules: PodRules, here: str, proble
     elif not is_sidecar(container):
         problems.unsupported(f"{here}.restartPolicy", policy, ("Always",))
     elif container.restart_policy_rules and rules.restart_rules:
-        problems.forbidden(f"{here}.restartPolicyRules", "a sidecar may not have them")
+        why = "restartPolicyRules are not allowed for init containers with restart policy Always"
+        problems.forbidden(f"{here}.restartPolicyRules", why)
 
 
 def _restart(container: v1.Container, allowed: PodRules, here: str, problems: Problems) -> None:
@@ -298,13 +310,13 @@ def _restart(container: v1.Container, allowed: PodRules, here: str, problems: Pr
     if policy is None:
         if not rules:
             return
-        problems.required(f"{here}.restartPolicy", "restartPolicyRules need it")
+        problems.required(f"{here}.restartPolicy", "must specify restartPolicy when restart rules are used")
         if here.startswith("spec.initContainers"):
             return
     elif policy not in _RESTART_POLICIES:
         problems.unsupported(f"{here}.restartPolicy", policy, _RESTART_POLICIES)
     if len(rules) > _MAX_RULES:
-        problems.add(f"{here}.restartPolicyRules", f"has more than {_MAX_RULES} rules")
+        problems.too_many(f"{here}.restartPolicyRules", len(rules), _MAX_RULES)
     for index, rule in enumerate(rules):
         where = f"{here}.restartPolicyRules[{index}]"
         actions = _RULE_ACTIONS if allowed.restart_all else _RULE_ACTIONS[:1]
@@ -312,9 +324,10 @@ def _restart(container: v1.Container, allowed: PodRules, here: str, problems: Pr
             problems.unsupported(f"{where}.action", rule.action, actions)
         codes = rule.exit_codes
         if codes is None:
-            problems.required(f"{where}.exitCodes")
+            problems.required(f"{where}.exitCodes", "must be specified")
             continue
         if codes.operator not in ("In", "NotIn"):
             problems.unsupported(f"{where}.exitCodes.operator", codes.operator, ("In", "NotIn"))
-        if len(codes.values or ()) > _MAX_EXIT_CODES:
-            problems.add(f"{where}.exitCodes.values", f"has more than {_MAX_EXIT_CODES} values")
+        count = len(codes.values or ())
+        if count > _MAX_EXIT_CODES:
+            problems.too_many(f"{where}.exitCodes.values", count, _MAX_EXIT_CODES)

@@ -17,11 +17,11 @@ _CONVERTIBLE: Final = frozenset(
     }
 )  # fmt: skip
 _RESOURCES: Final = tuple(
-    f"{side}.{name}" for side in ("limits", "requests") for name in ("cpu", "memory", "ephemeral-storage")
+    f"{side}.{name}" for side in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory")
 )
-_BYTE_DIVISORS: Final = frozenset(
-    {"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
-)
+_BYTE_DIVISORS: Final = (
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+)  # fmt: skip
 
 
 def validate_field_selector(
@@ -37,13 +37,19 @@ def validate_field_selector(
         return
     base, subscript = split_subscript(path)
     subscripted = base in ("metadata.annotations", "metadata.labels")
-    known = subscripted if subscript is not None else path in _CONVERTIBLE
-    if selector.api_version != "v1" or not known:
-        problems.invalid(f"{here}.fieldPath", path, "is no field of a v1 pod")
+    why = ""
+    if selector.api_version != "v1":
+        why = f"unsupported pod version: {selector.api_version}"
+    elif subscript is not None and not subscripted:
+        why = f"field label does not support subscript: {path}"
+    elif subscript is None and path not in _CONVERTIBLE:
+        why = f"field label not supported: {path}"
+    if why:
+        problems.invalid(f"{here}.fieldPath", path, f"error converting fieldPath: {why}")
     elif subscript is not None:
         key = subscript.lower() if base == "metadata.annotations" else subscript
         problems.check(here, key, qualified_name)
-    elif ("spec.nodeName" if path == "spec.host" else path) not in supported:
+    elif (path := "spec.nodeName" if path == "spec.host" else path) not in supported:
         problems.unsupported(f"{here}.fieldPath", path, supported)
 
 
@@ -72,6 +78,10 @@ def validate_resource_selector(
         return
     if resource in ("limits.cpu", "requests.cpu"):
         if divisor not in ("1m", "1"):
-            problems.invalid(f"{here}.divisor", resource, "cpu is divided by 1m or 1")
+            why = "only divisor's values 1m and 1 are supported with the cpu resource"
+            problems.invalid(f"{here}.divisor", resource, why)
     elif (resource in _RESOURCES or huge_pages) and divisor not in _BYTE_DIVISORS:
-        problems.invalid(f"{here}.divisor", resource, "bytes are divided by 1 of a unit, like 1 or 1Mi")
+        kind = resource.partition(".")[2].partition("-")[0]
+        words = "local ephemeral storage" if kind == "ephemeral" else kind
+        why = f"only divisor's values {', '.join(_BYTE_DIVISORS)} are supported with the {words} resource"
+        problems.invalid(f"{here}.divisor", resource, why)

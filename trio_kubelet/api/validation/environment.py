@@ -12,8 +12,8 @@ from trio_kubelet.api.validation.formats import (
     dns_label,
     dns_subdomain,
     environment_name,
-    masked_prefix,
     path_without_backsteps,
+    prefix_of_name,
 )
 from trio_kubelet.api.validation.problems import Problems
 
@@ -21,6 +21,8 @@ _FIELDS: Final = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
     "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 )  # fmt: skip
+
+_TOO_MANY_SOURCES: Final = "may not have more than one field specified at a time"
 
 
 def validate_environment(container: AnyContainer, here: str, problems: Problems) -> None:
@@ -38,13 +40,11 @@ def validate_environment(container: AnyContainer, here: str, problems: Problems)
         for reference, name in ((source.config_map_ref, "configMapRef"), (source.secret_ref, "secretRef")):
             if reference is not None:
                 given += 1
-                problems.named(f"{where}.{name}.name", reference.name, _prefix_name)
-        if given != 1:
-            problems.invalid(f"{here}.envFrom", "", "needs configMapRef or secretRef, one of them")
-
-
-def _prefix_name(name: str) -> str | None:
-    return dns_subdomain(masked_prefix(name))
+                problems.named(f"{where}.{name}.name", reference.name, prefix_of_name)
+        if given == 0:
+            problems.invalid(f"{here}.envFrom", "", "must specify one of: `configMapRef` or `secretRef`")
+        elif given > 1:
+            problems.invalid(f"{here}.envFrom", "", _TOO_MANY_SOURCES)
 
 
 def _source(variable: v1.EnvVar, source: v1.EnvVarSource, here: str, problems: Problems) -> None:
@@ -68,11 +68,12 @@ def _source(variable: v1.EnvVar, source: v1.EnvVarSource, here: str, problems: P
         given += 1
         _file_key(source.file_key_ref, f"{here}.fileKeyRef", problems)
     if given == 0:
-        problems.invalid(here, "", "needs a source")
+        kinds = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+        problems.invalid(here, "", f"must specify one of: {kinds}")
     elif variable.value:
-        problems.invalid(here, "", "excludes value")
+        problems.invalid(here, "", "may not be specified when `value` is not empty")
     elif given > 1:
-        problems.invalid(here, "", "has more than one source")
+        problems.invalid(here, "", _TOO_MANY_SOURCES)
 
 
 def _file_key(selector: v1.FileKeySelector, here: str, problems: Problems) -> None:

@@ -1,181 +1,252 @@
-"""The formats names and values must have. Each function says what is wrong, or None."""
+"""The formats names and values must have.
+
+Each function gives what is wrong, in the words of Kubernetes and one sentence for each thing; nothing where
+all is well.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from typing import Final
 
-_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_DNS_LABEL: Final = re.compile(_LABEL)
-_DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_LABEL_UNDERSCORE: Final = r"_?[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?"
-_DNS_UNDERSCORE: Final = re.compile(rf"{_LABEL_UNDERSCORE}(?:\.{_LABEL_UNDERSCORE})*")
-_NAME_PART: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_SYSCTL_SEGMENT: Final = r"[a-z0-9](?:[-_a-z0-9]*[a-z0-9])?"
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_LABEL_UNDERSCORE: Final = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN_UNDERSCORE: Final = rf"{_LABEL_UNDERSCORE}(\.{_LABEL_UNDERSCORE})*"
+_NAME_PART: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_SYSCTL_SEGMENT: Final = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SYSCTL: Final = rf"({_SYSCTL_SEGMENT}[\./])*{_SYSCTL_SEGMENT}"
+_CONFIG_KEY: Final = "[-._a-zA-Z0-9]+"
+_HEADER: Final = "[-A-Za-z0-9]+"
 _NEEDLESS_ZEROS: Final = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
-_SYSCTL: Final = re.compile(rf"(?:{_SYSCTL_SEGMENT}[./])*{_SYSCTL_SEGMENT}")
 
 LONGEST_SUBDOMAIN: Final = 253
-_LONGEST_LABEL: Final = 63
+LONGEST_LABEL: Final = 63
+_LONGEST_PORT_NAME: Final = 15
 _MAX_INT32: Final = 2**31 - 1
 _LONGEST_DIRECTORY: Final = 200
 
+_LABEL_RULE: Final = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start"
+    " and end with an alphanumeric character"
+)
+_SUBDOMAIN_RULE: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, {}'-' or '.', and"
+    " must start and end with an alphanumeric character"
+)
+_NAME_RULE: Final = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric"
+    " character"
+)
+_LABEL_VALUE_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must"
+    " start and end with an alphanumeric character"
+)
 
-def dns_label(value: str) -> str | None:
+
+def between(low: int, high: int) -> str:
+    """That a number is out of its range."""
+    return f"must be between {low} and {high}, inclusive"
+
+
+def _longer(limit: int, unit: str = "characters") -> str:
+    return f"must be no more than {limit} {unit}"
+
+
+def _unmatched(rule: str, pattern: str, *examples: str) -> str:
+    shown = " or ".join(f"'{example}', " for example in examples)
+    return f"{rule} (e.g. {shown}regex used for validation is '{pattern}')"
+
+
+_NAME_SENTENCE: Final = _unmatched(_NAME_RULE, _NAME_PART, "MyName", "my.name", "123-abc")
+
+
+def dns_label(value: str) -> list[str]:
     """A name of one DNS label (RFC 1123), as pods' containers and volumes have it."""
-    if len(value) > _LONGEST_LABEL:
-        return f"has more than {_LONGEST_LABEL} characters"
-    if not _DNS_LABEL.fullmatch(value):
-        return "must be lower case letters, digits and '-', with a letter or digit at both ends"
-    return None
+    wrong = [_longer(LONGEST_LABEL)] if len(value.encode()) > LONGEST_LABEL else []
+    if not re.fullmatch(_LABEL, value):
+        rule = _unmatched(_LABEL_RULE, _LABEL, "my-name", "123-abc")
+        wrong.append("must not contain dots" if re.fullmatch(_SUBDOMAIN, value) else rule)
+    return wrong
 
 
-def dns_subdomain(value: str) -> str | None:
+def dns_subdomain(value: str) -> list[str]:
     """DNS labels joined by dots, as most objects' names."""
-    return _subdomain(value, _DNS_SUBDOMAIN)
+    return _subdomain(value, _SUBDOMAIN, "")
 
 
-def dns_subdomain_underscore(value: str) -> str | None:
+def dns_subdomain_underscore(value: str) -> list[str]:
     """A DNS search domain, which may contain underscores."""
-    return _subdomain(value, _DNS_UNDERSCORE)
+    return _subdomain(value, _SUBDOMAIN_UNDERSCORE, "'_', ")
 
 
-def _subdomain(value: str, pattern: re.Pattern[str]) -> str | None:
-    if len(value) > LONGEST_SUBDOMAIN:
-        return f"has more than {LONGEST_SUBDOMAIN} characters"
-    if not pattern.fullmatch(value):
-        return "must be lower case labels joined by dots, each with a letter or digit at both ends"
-    return None
+def _subdomain(value: str, pattern: str, besides: str) -> list[str]:
+    wrong = [_longer(LONGEST_SUBDOMAIN)] if len(value.encode()) > LONGEST_SUBDOMAIN else []
+    if not re.fullmatch(pattern, value):
+        wrong.append(_unmatched(_SUBDOMAIN_RULE.format(besides), pattern, "example.com"))
+    return wrong
 
 
-def qualified_name(value: str) -> str | None:
+def qualified_name(value: str) -> list[str]:
     """`name` or `domain/name`: keys of labels and annotations, resources, conditions."""
     parts = value.split("/")
     if len(parts) > 2:
-        return "has more than one '/'"
+        prefix = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return [f"a valid label key {_NAME_SENTENCE} {prefix}"]
+    wrong: list[str] = []
     if len(parts) == 2:
-        if not parts[0]:
-            return "has nothing before the '/'"
-        problem = dns_subdomain(parts[0])
-        if problem:
-            return f"the part before the '/' {problem}"
+        problems = dns_subdomain(parts[0]) if parts[0] else ["must be non-empty"]
+        wrong += [f"prefix part {problem}" for problem in problems]
     name = parts[-1]
     if not name:
-        return "has an empty name"
-    if len(name) > _LONGEST_LABEL:
-        return f"has a name of more than {_LONGEST_LABEL} characters"
-    if not _NAME_PART.fullmatch(name):
-        return "must be letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-    return None
+        wrong.append("name part must be non-empty")
+    elif len(name.encode()) > LONGEST_LABEL:
+        wrong.append(f"name part {_longer(LONGEST_LABEL, 'bytes')}")
+    if not re.fullmatch(_NAME_PART, name):
+        wrong.append(f"name part {_NAME_SENTENCE}")
+    return wrong
 
 
-def label_value(value: str) -> str | None:
-    if len(value) > _LONGEST_LABEL:
-        return f"has more than {_LONGEST_LABEL} characters"
-    if value and not _NAME_PART.fullmatch(value):
-        return "must be letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-    return None
+def any_case_name(value: str) -> list[str]:
+    """The same, capital letters in the domain too, as keys of annotations."""
+    return qualified_name(value.lower())
 
 
-def port_number(value: int) -> str | None:
-    return None if 1 <= value <= 65535 else "must be between 1 and 65535"
+def label_value(value: str) -> list[str]:
+    wrong = [_longer(LONGEST_LABEL, "bytes")] if len(value.encode()) > LONGEST_LABEL else []
+    if value and not re.fullmatch(_NAME_PART, value):
+        wrong.append(_unmatched(_LABEL_VALUE_RULE, f"({_NAME_PART})?", "MyValue", "my_value", "12345"))
+    return wrong
 
 
-def port_name(value: str) -> str | None:
-    if len(value) > 15:
-        return "has more than 15 characters"
+def port_number(value: int) -> list[str]:
+    return [] if 1 <= value <= 65535 else [between(1, 65535)]
+
+
+def port_name(value: str) -> list[str]:
+    wrong = [_longer(_LONGEST_PORT_NAME)] if len(value.encode()) > _LONGEST_PORT_NAME else []
     if not re.fullmatch(r"[-a-z0-9]+", value):
-        return "must be lower case letters, digits and '-'"
+        wrong.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not re.search(r"[a-z]", value):
-        return "must contain a letter"
-    if "--" in value or value[0] == "-" or value[-1] == "-":
-        return "must not begin or end with '-' nor contain '--'"
-    return None
+        wrong.append("must contain at least one letter (a-z)")
+    if "--" in value:
+        wrong.append("must not contain consecutive hyphens")
+    if value.startswith("-") or value.endswith("-"):
+        wrong.append("must not begin or end with a hyphen")
+    return wrong
 
 
-def user_or_group_id(value: int) -> str | None:
-    return None if 0 <= value <= _MAX_INT32 else f"must be between 0 and {_MAX_INT32}"
+def user_or_group_id(value: int) -> list[str]:
+    return [] if 0 <= value <= _MAX_INT32 else [between(0, _MAX_INT32)]
 
 
-def environment_name(value: str) -> str | None:
+def environment_name(value: str) -> list[str]:
     if not value:
-        return "must not be empty"
-    if not re.fullmatch(r"[ -<>-~]+", value):
-        return "must be printable ASCII characters other than '='"
-    return None
+        return ["environment variable name must be non-empty"]
+    if re.fullmatch(r"[ -<>-~]+", value):
+        return []
+    rule = "must consist only of printable ASCII characters other than '='"
+    return [f"a valid environment variable name {rule}"]
 
 
-def config_key(value: str) -> str | None:
+def config_key(value: str) -> list[str]:
     """A key of a config map or secret: also a file name."""
-    if len(value) > LONGEST_SUBDOMAIN:
-        return f"has more than {LONGEST_SUBDOMAIN} characters"
-    if not re.fullmatch(r"[-._a-zA-Z0-9]+", value):
-        return "must be letters, digits, '-', '_' and '.'"
-    if value == "." or value.startswith(".."):
-        return "must not be '.' nor start with '..'"
-    return None
+    wrong = [_longer(LONGEST_SUBDOMAIN)] if len(value.encode()) > LONGEST_SUBDOMAIN else []
+    if not re.fullmatch(_CONFIG_KEY, value):
+        rule = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'"
+        wrong.append(_unmatched(rule, _CONFIG_KEY, "key.name", "KEY_NAME", "key-name"))
+    if value in (".", ".."):
+        wrong.append(f"must not be '{value}'")
+    elif value.startswith(".."):
+        wrong.append("must not start with '..'")
+    return wrong
 
 
-def header_name(value: str) -> str | None:
-    return None if re.fullmatch(r"[-A-Za-z0-9]+", value) else "must be letters, digits and '-'"
+def header_name(value: str) -> list[str]:
+    if re.fullmatch(_HEADER, value):
+        return []
+    rule = "a valid HTTP header must consist of alphanumeric characters or '-'"
+    return [_unmatched(rule, _HEADER, "X-Header-Name")]
 
 
-def sysctl_name(value: str) -> str | None:
-    if len(value) > LONGEST_SUBDOMAIN or not _SYSCTL.fullmatch(value):
-        return f"must be at most {LONGEST_SUBDOMAIN} characters in segments joined by '.' or '/'"
-    return None
+def sysctl_name(value: str) -> list[str]:
+    if len(value) <= LONGEST_SUBDOMAIN and re.fullmatch(_SYSCTL, value):
+        return []
+    return [f"must have at most {LONGEST_SUBDOMAIN} characters and match regex ^{_SYSCTL}$"]
 
 
-def ip_address(value: str) -> str | None:
+def ip_address(value: str) -> list[str]:
+    wrong = loose_ip_address(value)
+    if wrong:
+        return wrong
     try:
         address = ipaddress.ip_address(value)
     except ValueError:
-        return "must be an IP address"
-    if "%" in value or (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped):
-        return "must be an IP address without zone, and not an IPv4 address in IPv6 form"
-    return None
+        return ["must not have leading 0s"]
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return ["must not be an IPv4-mapped IPv6 address"]
+    return []
 
 
-def loose_ip_address(value: str) -> str | None:
+def loose_ip_address(value: str) -> list[str]:
     """The same as it was before it was looked at closely: with needless zeros, and IPv4 in IPv6 form."""
     try:
         ipaddress.ip_address(_NEEDLESS_ZEROS.sub("", value))
     except ValueError:
-        return "must be an IP address"
-    return "must be an IP address without zone" if "%" in value else None
+        pass
+    else:
+        if "%" not in value:
+            return []
+    return ["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]
 
 
-def relative_path(value: str) -> str | None:
+def relative_path(value: str) -> list[str]:
     """A path that stays below where it starts."""
-    if value.startswith("/"):
-        return "must be a relative path"
-    return path_without_backsteps(value)
+    return (["must be a relative path"] if value.startswith("/") else []) + path_without_backsteps(value)
 
 
-def path_without_backsteps(value: str) -> str | None:
-    return "must not contain '..'" if ".." in value.split("/") else None
+def path_without_backsteps(value: str) -> list[str]:
+    return ["must not contain '..'"] if ".." in value.split("/") else []
 
 
-def directory_name(value: str) -> str | None:
-    """One part of a path, which leads to no other directory: the UID of a pod."""
+def directory_name(value: str) -> list[str]:
+    """One part of a path, which leads to no other directory: the UID of a pod. A rule of this agent's own."""
     if value in ("", ".", ".."):
-        return "must be the name of a directory"
+        return ["must be the name of a directory"]
     if len(value) > _LONGEST_DIRECTORY:
-        return f"must have at most {_LONGEST_DIRECTORY} characters"
+        return [f"must have at most {_LONGEST_DIRECTORY} characters"]
     if "/" in value or not (value.isascii() and value.isprintable()):
-        return "must be printable, without '/'"
-    return None
+        return ["must be printable, without '/'"]
+    return []
 
 
-def file_in_volume(value: str) -> str | None:
+def file_in_volume(value: str) -> list[str]:
     """A file's path in a volume whose contents are written atomically: '..' is reserved there."""
-    problem = relative_path(value)
-    if problem is None and value.startswith("..") and not value.startswith("../"):
-        return "must not start with '..'"
-    return problem
+    reserved = value.startswith("..") and not value.startswith("../")
+    return relative_path(value) + (["must not start with '..'"] if reserved else [])
 
 
-def masked_prefix(value: str) -> str:
-    """A generated name's prefix may end in '-'; something follows it."""
-    return f"{value[:-2]}a" if len(value) > 1 and value.endswith("-") else value
+def signer_name(value: str) -> list[tuple[str, str]]:
+    """`example.com/name`: a domain of two labels at least, and a path. Each sentence with its part."""
+    domain, slash, path = value.partition("/")
+    if not slash or "/" in path:
+        return [(value, "must be a fully qualified domain and path of the form 'example.com/signer-name'")]
+    labels = domain.split(".")
+    wrong = _first_wrong(domain, labels, dns_label)
+    if len(labels) < 2:
+        wrong.append((domain, "should be a domain with at least two segments separated by dots"))
+    return wrong + _first_wrong(path, path.split("."), dns_subdomain)
+
+
+def _first_wrong(part: str, labels: list[str], check: Callable[[str], list[str]]) -> list[tuple[str, str]]:
+    for label in labels:
+        if problems := check(label):
+            return [(part, f'validating label "{label}": {problem}') for problem in problems]
+    return []
+
+
+def prefix_of_name(value: str) -> list[str]:
+    """The beginning of a generated name, which may end in '-': something follows it."""
+    return dns_subdomain(f"{value[:-2]}a" if len(value) > 1 and value.endswith("-") else value)

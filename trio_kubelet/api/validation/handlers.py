@@ -50,7 +50,8 @@ def validate_probes(
             if grace <= 0:
                 problems.invalid(f"{where}.terminationGracePeriodSeconds", grace, "must be greater than 0")
             if name == "readinessProbe":
-                problems.invalid(f"{where}.terminationGracePeriodSeconds", grace, "readiness ends nothing")
+                why = "must not be set for readinessProbes"
+                problems.invalid(f"{where}.terminationGracePeriodSeconds", grace, why)
         if name != "readinessProbe" and probe.success_threshold != 1:
             problems.invalid(f"{where}.successThreshold", probe.success_threshold, "must be 1")
 
@@ -71,11 +72,11 @@ def validate_lifecycle(
     if lifecycle.stop_signal is not None:
         where, name = f"{here}.stopSignal", lifecycle.stop_signal
         if pod_os is None:
-            problems.forbidden(where, "needs spec.os.name")
+            problems.forbidden(where, "may not be set for containers with empty `spec.os.name`")
         else:
             supported = {"linux": _LINUX_SIGNALS, "windows": _WINDOWS_SIGNALS}.get(pod_os.name)
             if supported is not None and name not in supported:
-                problems.unsupported(where, name, supported)
+                problems.unsupported(where, name, sorted(supported))
 
 
 def _handler(
@@ -96,9 +97,9 @@ def _handler(
         if action is not None
     ]
     for name in given[1:]:
-        problems.forbidden(f"{here}.{name}", f"{given[0]} is set too")
+        problems.forbidden(f"{here}.{name}", "may not specify more than 1 handler type")
     if not given:
-        problems.required(here, "a handler")
+        problems.required(here, "must specify a handler type")
     elif given[0] == "exec" and handler.exec is not None and not handler.exec.command:
         problems.required(f"{here}.exec.command")
     elif given[0] == "httpGet" and handler.http_get is not None:
@@ -110,7 +111,8 @@ def _handler(
     elif given[0] == "sleep" and sleep is not None:
         limit = grace_seconds if grace_seconds is not None else sleep.seconds
         if not 0 <= sleep.seconds <= limit:
-            problems.invalid(f"{here}.sleep", sleep.seconds, f"must be between 0 and {limit}")
+            why = f"must be non-negative and less than terminationGracePeriodSeconds ({limit})"
+            problems.invalid(f"{here}.sleep", sleep.seconds, why)
 
 
 def _http(action: v1.HTTPGetAction, here: str, problems: Problems) -> None:

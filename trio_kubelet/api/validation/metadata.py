@@ -6,15 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.tolerations import decimal_integer
 from trio_kubelet.api.validation.formats import (
+    any_case_name,
     dns_label,
     dns_subdomain,
     label_value,
-    masked_prefix,
+    prefix_of_name,
     qualified_name,
     relative_path,
 )
@@ -28,7 +31,7 @@ APPARMOR_CONTAINER_PREFIX: Final = "container.apparmor.security.beta.kubernetes.
 _TOLERATIONS_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/tolerations"
 _DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 
-_MAX_ANNOTATIONS: Final = 256 * 1024
+MAX_ANNOTATIONS: Final = 256 * 1024
 _FINALIZERS: Final = ("kubernetes", "orphan", "foregroundDeletion")
 
 
@@ -36,9 +39,7 @@ def validate_metadata(metadata: v1.ObjectMeta, problems: Problems) -> None:
     """What every namespaced object's metadata must satisfy."""
     here = "metadata"
     if metadata.generate_name:
-        masked = masked_prefix(metadata.generate_name)
-        if dns_subdomain(masked):
-            problems.invalid(f"{here}.generateName", metadata.generate_name, "is no prefix of a name")
+        problems.check(f"{here}.generateName", metadata.generate_name, prefix_of_name)
     problems.named(f"{here}.name", metadata.name, dns_subdomain)
     problems.named(f"{here}.namespace", metadata.namespace, dns_label)
     problems.not_negative(f"{here}.generation", metadata.generation)
@@ -57,11 +58,10 @@ def validate_labels(labels: Mapping[str, str] | None, here: str, problems: Probl
 def validate_annotations(annotations: Mapping[str, str] | None, here: str, problems: Problems) -> None:
     size = 0
     for key, value in (annotations or {}).items():
-        if qualified_name(key.lower()):
-            problems.check(here, key, lambda name: qualified_name(name.lower()))
+        problems.check(here, key, any_case_name)
         size += len(key.encode()) + len(value.encode())
-    if size > _MAX_ANNOTATIONS:
-        problems.add(here, f"is too long: more than {_MAX_ANNOTATIONS} bytes")
+    if size > MAX_ANNOTATIONS:
+        problems.too_long(here, MAX_ANNOTATIONS)
 
 
 def _owners(owners: list[v1.OwnerReference], here: str, problems: Problems) -> None:
@@ -69,15 +69,19 @@ def _owners(owners: list[v1.OwnerReference], here: str, problems: Problems) -> N
     for owner in owners:
         version = owner.api_version.rpartition("/")[2]
         if not version or owner.api_version.count("/") > 1:
-            problems.invalid(f"{here}.apiVersion", owner.api_version, "must name a version")
+            problems.invalid(f"{here}.apiVersion", owner.api_version, "version must not be empty")
         for field, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid)):
             if not value:
                 problems.invalid(f"{here}.{field}", value, "must not be empty")
         if (owner.api_version.removeprefix("/"), owner.kind) == ("v1", "Event"):
-            problems.invalid(here, owner.name, "an event owns nothing")
+            why = "/v1, Kind=Event is disallowed from being an owner"
+            problems.invalid(here, msgspec.to_builtins(owner), why)
         if owner.controller:
             if controller:
-                problems.invalid(here, owner.name, f"{controller} is the controller already")
+                both = f"{controller} and {owner.kind}/{owner.name}"
+                why = f'Found "true" in references for {both}'
+                why = f"Only one reference can have Controller set to true. {why}"
+                problems.invalid(here, msgspec.to_builtins(owners), why)
             controller = controller or f"{owner.kind}/{owner.name}"
 
 
@@ -85,10 +89,12 @@ def _finalizers(finalizers: list[str], here: str, problems: Problems) -> None:
     for finalizer in finalizers:
         problems.check(here, finalizer, qualified_name)
     if {"orphan", "foregroundDeletion"} <= set(finalizers):
-        problems.invalid(here, finalizers, "orphan and foregroundDeletion exclude each other")
+        why = "finalizer orphan and foregroundDeletion cannot be both set"
+        problems.invalid(here, finalizers, why)
     for index, finalizer in enumerate(finalizers):
         if "/" not in finalizer and finalizer not in _FINALIZERS:
-            problems.invalid(f"{here}[{index}]", finalizer, "must be a standard finalizer or have a domain")
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            problems.invalid(f"{here}[{index}]", finalizer, why)
 
 
 def validate_pod_annotations(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
@@ -96,14 +102,13 @@ def validate_pod_annotations(pod: v1.Pod, rules: PodRules, problems: Problems) -
     here = "metadata.annotations"
     annotations = pod.metadata.annotations or {}
     if MIRROR_ANNOTATION in annotations and not pod.spec.node_name:
-        problems.invalid(
-            f"{here}[{MIRROR_ANNOTATION}]", annotations[MIRROR_ANNOTATION], "needs spec.nodeName"
-        )
+        why = "must set spec.nodeName if mirror pod annotation is set"
+        problems.invalid(f"{here}[{MIRROR_ANNOTATION}]", annotations[MIRROR_ANNOTATION], why)
     if annotations.get(_TOLERATIONS_ANNOTATION):
         _tolerations(annotations[_TOLERATIONS_ANNOTATION], here, rules, problems)
     cost = annotations.get(_DELETION_COST_ANNOTATION)
     if rules.deletion_cost and cost is not None and decimal_integer(cost, 32) is None:
-        problems.invalid(f"{here}[{_DELETION_COST_ANNOTATION}]", cost, "must be a 32 bit integer")
+        problems.invalid(f"{here}[{_DELETION_COST_ANNOTATION}]", cost, "must be a 32bit integer")
     names = {container.name for container in all_containers(pod.spec)}
     for key, value in annotations.items():
         if key == SECCOMP_POD_ANNOTATION or key.startswith(SECCOMP_CONTAINER_PREFIX):
@@ -111,9 +116,10 @@ def validate_pod_annotations(pod: v1.Pod, rules: PodRules, problems: Problems) -
         if key.startswith(APPARMOR_CONTAINER_PREFIX):
             container = key.removeprefix(APPARMOR_CONTAINER_PREFIX)
             if container not in names:
-                problems.invalid(f"{here}[{key}]", container, "is no container of the pod")
+                problems.invalid(f"{here}[{key}]", container, "container not found")
             if value not in ("", "runtime/default", "unconfined") and not value.startswith("localhost/"):
-                problems.invalid(f"{here}[{key}]", value, "must be an AppArmor profile")
+                why = f"invalid AppArmor profile name: {json.dumps(value, ensure_ascii=False)}"
+                problems.invalid(f"{here}[{key}]", value, why)
 
 
 def _tolerations(text: str, here: str, rules: PodRules, problems: Problems) -> None:
@@ -141,4 +147,4 @@ def _seccomp(profile: str, here: str, problems: Problems) -> None:
     if profile.startswith("localhost/"):
         problems.check(here, profile.removeprefix("localhost/"), relative_path)
     else:
-        problems.invalid(here, profile, "must be a seccomp profile")
+        problems.invalid(here, profile, "must be a valid seccomp profile")

@@ -49,16 +49,17 @@ def validate_operating_system(spec: v1.PodSpec, problems: Problems) -> None:
 
 
 def _linux(spec: v1.PodSpec, problems: Problems) -> None:
+    why = "windows options cannot be set for a linux pod"
     if spec.security_context is not None and spec.security_context.windows_options is not None:
-        problems.forbidden("spec.securityContext.windowsOptions", "this is a linux pod")
+        problems.forbidden("spec.securityContext.windowsOptions", why)
     for container, where in containers_with_path(spec):
         context = container.security_context
         if context is not None and context.windows_options is not None:
-            problems.forbidden(f"{where}.securityContext.windowsOptions", "this is a linux pod")
+            problems.forbidden(f"{where}.securityContext.windowsOptions", why)
 
 
 def _windows(spec: v1.PodSpec, problems: Problems) -> None:
-    why = "this is a windows pod"
+    why = "cannot be set for a windows pod"
     for value, field in (
         (spec.host_users is not None, "hostUsers"),
         (spec.host_pid, "hostPID"),
@@ -87,15 +88,20 @@ def _host_processes(spec: v1.PodSpec, problems: Problems) -> None:
         own = _host_process(container.security_context)
         if pod_wide is not None and own is not None and pod_wide != own:
             field = f"{where}.securityContext.windowsOptions.hostProcess"
-            problems.invalid(field, own, "must be the same as the pod's")
+            was = str(pod_wide).lower()
+            problems.invalid(
+                field, own, f"pod hostProcess value must be identical if both are specified, was {was}"
+            )
         if own if own is not None else pod_wide:
             host_processes += 1
         else:
             others += 1
     if host_processes and others:
-        problems.invalid("spec", "", "either all containers are host processes or none")
+        why = "If pod contains any hostProcess containers then all containers must be HostProcess containers"
+        problems.invalid("spec", "", why)
     if host_processes and not spec.host_network:
-        problems.invalid("spec.hostNetwork", False, "must be true for host processes")
+        why = "hostNetwork must be true if pod contains any hostProcess containers"
+        problems.invalid("spec.hostNetwork", False, why)
 
 
 def _host_process(context: v1.PodSecurityContext | v1.SecurityContext | None) -> bool | None:

@@ -10,12 +10,14 @@ from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.errors import FieldError
 from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.validation.containers import (
+    PADDED,
     Surroundings,
     validate_containers,
     validate_ephemeral_containers,
     validate_init_containers,
 )
 from trio_kubelet.api.validation.formats import (
+    between,
     dns_label,
     dns_subdomain,
     dns_subdomain_underscore,
@@ -46,6 +48,7 @@ _PREEMPTION_POLICIES: Final = ("PreemptLowerPriority", "Never")
 _MAX_NAMESERVERS: Final = 3
 _MAX_SEARCHES: Final = 32
 _MAX_SEARCH_CHARACTERS: Final = 2048
+_LONGEST_HOSTNAME: Final = 64
 _MAX_INT32: Final = 2**31 - 1
 
 
@@ -60,9 +63,9 @@ def validate_pod(pod: v1.Pod, rules: PodRules = DEFAULT_RULES) -> list[FieldErro
     validate_pod_annotations(pod, rules, problems)
     _spec(pod, rules, problems)
     if pod.spec.ephemeral_containers:
-        problems.forbidden("spec.ephemeralContainers", "must not be there from the start")
+        problems.forbidden("spec.ephemeralContainers", "cannot be set on create")
     if pod.spec.node_name and pod.spec.scheduling_gates:
-        problems.forbidden("spec.nodeName", "the scheduling gates are still there")
+        problems.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
     validate_profile_annotations(pod.metadata.annotations or {}, pod.spec, problems)
     return problems.found
 
@@ -117,21 +120,21 @@ def _names(spec: v1.PodSpec, problems: Problems) -> None:
         problems.one_of("spec.preemptionPolicy", spec.preemption_policy, _PREEMPTION_POLICIES)
     deadline = spec.active_deadline_seconds
     if deadline is not None and not 1 <= deadline <= _MAX_INT32:
-        problems.invalid("spec.activeDeadlineSeconds", deadline, f"must be between 1 and {_MAX_INT32}")
+        problems.invalid("spec.activeDeadlineSeconds", deadline, between(1, _MAX_INT32))
     if spec.scheduling_group is not None:
         here, group = "spec.schedulingGroup.podGroupName", spec.scheduling_group.pod_group_name
         if group is None:
-            problems.invalid(here, "", "is the only way to name a group")
+            problems.invalid(here, None, "must specify one of: `podGroupName`")
         else:
             problems.check(here, group, dns_subdomain)
     override, here = spec.hostname_override, "spec.hostnameOverride"
     if override is not None:
         if spec.set_hostname_as_fqdn:
-            problems.forbidden(here, "excludes setHostnameAsFQDN")
+            problems.forbidden(here, "may not be specified when setHostnameAsFQDN is true")
         if spec.host_network:
-            problems.forbidden(here, "excludes hostNetwork")
-        if len(override.encode()) > 64:
-            problems.add(here, "is too long: more than 64 characters")
+            problems.forbidden(here, "may not be specified when hostNetwork is true")
+        if len(override.encode()) > _LONGEST_HOSTNAME:
+            problems.too_long(here, _LONGEST_HOSTNAME)
         problems.check(here, override, dns_subdomain)
 
 
@@ -140,7 +143,7 @@ def _resource_claims(pod: v1.Pod, problems: Problems) -> None:
     for index, claim in enumerate(pod.spec.resource_claims or ()):
         where = f"spec.resourceClaims[{index}]"
         if MIRROR_ANNOTATION in (pod.metadata.annotations or {}):
-            problems.forbidden("", "static pods have no resource claims")
+            problems.forbidden("", "static pods do not support resource claims")
             continue
         if claim.name in names:
             problems.duplicate(f"{where}.name", claim.name)
@@ -148,11 +151,17 @@ def _resource_claims(pod: v1.Pod, problems: Problems) -> None:
             problems.named(f"{where}.name", claim.name, dns_label)
         if claim.name:
             names.add(claim.name)
-        if (claim.resource_claim_name is None) == (claim.resource_claim_template_name is None):
-            problems.invalid(where, claim.name, "needs resourceClaimName or resourceClaimTemplateName")
+        named, of_template = claim.resource_claim_name, claim.resource_claim_template_name
+        shown = {"Name": claim.name, "ResourceClaimName": named, "ResourceClaimTemplateName": of_template}
+        if named is not None and of_template is not None:
+            why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+            problems.invalid(where, shown, why)
+        elif named is None and of_template is None:
+            why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            problems.invalid(where, shown, why)
         for name, field in (
-            (claim.resource_claim_name, "resourceClaimName"),
-            (claim.resource_claim_template_name, "resourceClaimTemplateName"),
+            (named, "resourceClaimName"),
+            (of_template, "resourceClaimTemplateName"),
         ):
             if name is not None:
                 problems.check(f"{where}.{field}", name, dns_subdomain)
@@ -164,34 +173,40 @@ def _host_network(spec: v1.PodSpec, problems: Problems) -> None:
         for position, port in enumerate(container.ports or ()):
             if port.host_port and port.host_port != port.container_port:
                 where = f"spec.containers[{index}].ports[{position}].hostPort"
-                problems.invalid(where, port.host_port, "must be the containerPort with hostNetwork")
+                why = "must match `containerPort` when `hostNetwork` is true"
+                problems.invalid(where, port.host_port, why)
 
 
 def _dns(spec: v1.PodSpec, here: str, rules: PodRules, problems: Problems) -> None:
     config = spec.dns_config
     if spec.dns_policy == "None":
         if config is None:
-            problems.required(here, "dnsPolicy None needs it")
+            problems.required(here, "must provide `dnsConfig` when `dnsPolicy` is None")
             return
         if not config.nameservers:
-            problems.required(f"{here}.nameservers", "dnsPolicy None needs one")
+            why = "must provide at least one DNS nameserver when `dnsPolicy` is None"
+            problems.required(f"{here}.nameservers", why)
             return
     if config is None:
         return
     nameservers, searches = config.nameservers or [], config.searches or []
     if len(nameservers) > _MAX_NAMESERVERS:
-        problems.invalid(f"{here}.nameservers", nameservers, f"are more than {_MAX_NAMESERVERS}")
+        why = f"must not have more than {_MAX_NAMESERVERS} nameservers"
+        problems.invalid(f"{here}.nameservers", nameservers, why)
     for index, nameserver in enumerate(nameservers):
         _address(f"{here}.nameservers[{index}]", nameserver, rules, problems)
-    if len(searches) > _MAX_SEARCHES or len(" ".join(searches).encode()) > _MAX_SEARCH_CHARACTERS:
-        limit = f"{_MAX_SEARCHES} domains or {_MAX_SEARCH_CHARACTERS} characters"
-        problems.invalid(f"{here}.searches", len(searches), f"are more than {limit}")
+    if len(searches) > _MAX_SEARCHES:
+        why = f"must not have more than {_MAX_SEARCHES} search paths"
+        problems.invalid(f"{here}.searches", searches, why)
+    if len(" ".join(searches).encode()) > _MAX_SEARCH_CHARACTERS:
+        limit = f"{_MAX_SEARCH_CHARACTERS} characters (including spaces)"
+        problems.invalid(f"{here}.searches", searches, f"must not have more than {limit} in the search list")
     for index, search in enumerate(searches):
         if search != ".":
             problems.check(f"{here}.searches[{index}]", search.removesuffix("."), dns_subdomain_underscore)
     for index, option in enumerate(config.options or ()):
         if not option.name:
-            problems.required(f"{here}.options[{index}]")
+            problems.required(f"{here}.options[{index}]", "must not be empty")
 
 
 def _scheduling_gates(gates: Sequence[v1.PodSchedulingGate], problems: Problems) -> None:
@@ -214,10 +229,10 @@ def _user_namespace(spec: v1.PodSpec, rules: PodRules, problems: Problems) -> No
         (spec.host_ipc, "HostIPC"),
     ):
         if value:
-            problems.forbidden(f"spec.{field}", "excludes hostUsers: false")
+            problems.forbidden(f"spec.{field}", "when `hostUsers` is false")
     for container, where in containers_with_path(spec):
         if container.volume_devices:
-            problems.forbidden(f"{where}.volumeDevices", "excludes hostUsers: false")
+            problems.forbidden(f"{where}.volumeDevices", "when `hostUsers` is false")
 
 
 def _address(here: str, value: str, rules: PodRules, problems: Problems) -> None:
@@ -244,13 +259,13 @@ def _between_parts(spec: v1.PodSpec, problems: Problems) -> None:
             if volume not in volumes:
                 problems.missing(here, volume)
             elif volumes[volume].empty_dir is None:
-                problems.invalid(here, volume, "must be an emptyDir")
+                problems.invalid(here, volume, "referenced volume must be of type emptyDir")
     for index, each in enumerate(spec.volumes or ()) if not spec.service_account_name else ():
         for position, source in enumerate((each.projected.sources or ()) if each.projected else ()):
             if source.service_account_token is not None:
                 here = f"spec.volumes[{index}].projected.sources[{position}].serviceAccountToken"
-                problems.forbidden(here, "needs serviceAccountName")
+                problems.forbidden(here, "must not be specified when serviceAccountName is not set")
     for containers, name in ((spec.containers, "containers"), (spec.init_containers, "initContainers")):
         for index, own in enumerate(containers or ()):
             if own.image != own.image.strip():
-                problems.invalid(f"spec.{name}[{index}].image", own.image, "begins or ends with white space")
+                problems.invalid(f"spec.{name}[{index}].image", own.image, PADDED)

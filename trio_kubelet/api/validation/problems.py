@@ -1,7 +1,8 @@
-"""Collects what is wrong, in the vocabulary of the API: required, invalid, unsupported, …"""
+"""Collects what is wrong, in the words of the API: required, invalid, unsupported, …"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -21,44 +22,55 @@ T = TypeVar("T", str, int)
 
 
 class Problems:
-    """The errors found so far. `here` in the methods is the path of the field to blame."""
+    """The errors found so far. `here` in the methods is the path of the field to blame.
+
+    Texts are those of Kubernetes, as it logs them for a static pod that it refuses.
+    """
 
     def __init__(self) -> None:
         self.found: list[FieldError] = []
 
-    def add(self, here: str, reason: str) -> None:
-        self.found.append(FieldError(here, reason))
+    def add(self, here: str, reason: str, why: str = "") -> None:
+        self.found.append(FieldError(here, f"{reason}: {why}" if why else reason))
 
     def required(self, here: str, why: str = "") -> None:
-        self.add(here, f"is required{': ' if why else ''}{why}")
+        self.add(here, "Required value", why)
 
     def invalid(self, here: str, value: object, why: str) -> None:
-        shown = repr(str(value)) if isinstance(value, str) else value
-        self.add(here, f"{shown} is invalid: {why}")
+        """`value` is shown as JSON has it."""
+        self.add(here, f"Invalid value: {_shown(value)}", why)
 
     def unsupported(self, here: str, value: str, supported: Iterable[str]) -> None:
-        self.add(here, f"{value!r} is not supported, only {', '.join(sorted(supported))}")
+        """`supported` in the order in which they are told."""
+        values = ", ".join(map(_shown, supported))
+        self.add(here, f"Unsupported value: {_shown(value)}", f"supported values: {values}")
 
     def duplicate(self, here: str, value: str) -> None:
-        self.add(here, f"{value!r} is there twice")
+        self.add(here, f"Duplicate value: {_shown(value)}")
 
     def forbidden(self, here: str, why: str) -> None:
-        self.add(here, f"is forbidden: {why}")
+        self.add(here, "Forbidden", why)
 
-    def missing(self, here: str, value: str) -> None:
-        self.add(here, f"{value!r} does not exist")
+    def missing(self, here: str, value: str, why: str = "") -> None:
+        self.add(here, f"Not found: {_shown(value)}", why)
 
-    def check(self, here: str, value: T, problem: Callable[[T], str | None]) -> bool:
-        """Blame the field if its value has not the format; whether all is well."""
-        why = problem(value)
-        if why is not None:
+    def too_long(self, here: str, limit: int) -> None:
+        self.add(here, "Too long", f"may not be more than {limit} bytes")
+
+    def too_many(self, here: str, count: int, limit: int) -> None:
+        self.add(here, f"Too many: {count}", f"must have at most {limit} items")
+
+    def check(self, here: str, value: T, problems: Callable[[T], list[str]]) -> bool:
+        """Blame the field for each thing that its format says is wrong; whether all is well."""
+        wrong = problems(value)
+        for why in wrong:
             self.invalid(here, value, why)
-        return why is None
+        return not wrong
 
-    def named(self, here: str, value: str, problem: Callable[[str], str | None]) -> None:
+    def named(self, here: str, value: str, problems: Callable[[str], list[str]]) -> None:
         """A name that must be there and have a format."""
         if value:
-            self.check(here, value, problem)
+            self.check(here, value, problems)
         else:
             self.required(here)
 
@@ -71,8 +83,12 @@ class Problems:
 
     def not_negative(self, here: str, value: int) -> None:
         if value < 0:
-            self.invalid(here, value, "must not be negative")
+            self.invalid(here, value, "must be greater than or equal to 0")
 
     def file_mode(self, here: str, mode: int | None) -> None:
         if mode is not None and not 0 <= mode <= 0o777:
-            self.invalid(here, mode, "must be a file mode between 0 and 0777 (octal)")
+            self.invalid(here, mode, "must be a number between 0 and 0777 (octal), both inclusive")
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -27,7 +27,7 @@ _STANDARD: Final = (
 _NATIVE_DOMAIN: Final = "kubernetes.io/"
 _QUOTA_PREFIX: Final = "requests."
 
-_NameCheck = Callable[[str], str | None]
+_NameCheck = Callable[[str, str, Problems], None]
 
 
 def validate_container_resources(
@@ -50,10 +50,10 @@ def validate_pod_resources(
     if resources is None:
         return
     if spec.os is not None and spec.os.name == "windows":
-        problems.forbidden(here, "a windows pod has none")
+        problems.forbidden(here, "may not be set for a windows pod")
         return
     if resources.claims is not None:
-        problems.forbidden(f"{here}.claims", "a pod as a whole claims nothing")
+        problems.forbidden(f"{here}.claims", "claims may not be set for Resources at pod-level")
     _requirements(resources, _pod_resource, here, problems)
     _claims(resources.claims or [], claim_names, f"{here}.claims", problems)
     _enough_for_containers(spec, resources, here, problems)
@@ -65,53 +65,54 @@ def _enough_for_containers(
     for name, needed in aggregate(spec, "requests").items():
         given = (resources.requests or {}).get(name)
         if given is not None and amount(needed).compare(amount(given)) > 0:
-            problems.invalid(f"{here}.requests[{name}]", given, f"the containers request {needed} together")
+            why = f"must be greater than or equal to aggregate container requests of {needed}"
+            problems.invalid(f"{here}.requests[{name}]", given, why)
     limits = resources.limits or {}
     for name, needed in aggregate(spec, "limits").items():
         if not name.startswith(HUGE_PAGES_PREFIX) or name not in limits:
             continue
         if amount(needed).compare(amount(limits[name])) > 0:
-            problems.invalid(f"{here}.limits[{name}]", limits[name], f"the containers need {needed}")
+            why = f"must be greater than or equal to aggregate container limits of {needed}"
+            problems.invalid(f"{here}.limits[{name}]", limits[name], why)
     for index, container in enumerate(spec.containers or ()):
         for name, limit in (container.resources.limits or {}).items():
             if name in limits and amount(limit).compare(amount(limits[name])) > 0:
                 where = f"{here}.containers[{index}][{name}].limits"
-                problems.invalid(where, limit, f"the pod's limit is {limits[name]}")
+                why = f"must be less than or equal to pod limits of {limits[name]}"
+                problems.invalid(where, limit, why)
 
 
 def _requirements(
-    resources: v1.ResourceRequirements, name_problem: _NameCheck, here: str, problems: Problems
+    resources: v1.ResourceRequirements, check_name: _NameCheck, here: str, problems: Problems
 ) -> None:
     limits, requests = resources.limits or {}, resources.requests or {}
     for name, limit in limits.items():
-        _entry(name, limit, name_problem, f"{here}.limits[{name}]", problems)
+        _entry(name, limit, check_name, f"{here}.limits[{name}]", problems)
     for name, request in requests.items():
-        _entry(name, request, name_problem, f"{here}.requests[{name}]", problems)
+        _entry(name, request, check_name, f"{here}.requests[{name}]", problems)
         if name in limits:
             order = amount(request).compare(amount(limits[name]))
             if order != 0 and not _overcommits(name):
-                problems.invalid(
-                    f"{here}.requests", request, f"must equal the {name} limit of {limits[name]}"
-                )
+                why = f"must be equal to {name} limit of {limits[name]}"
+                problems.invalid(f"{here}.requests", request, why)
             elif order > 0:
-                problems.invalid(
-                    f"{here}.requests", request, f"is more than the {name} limit of {limits[name]}"
-                )
+                why = f"must be less than or equal to {name} limit of {limits[name]}"
+                problems.invalid(f"{here}.requests", request, why)
         elif not _overcommits(name):
-            problems.required(f"{here}.limits", f"{name} cannot be overcommitted")
+            problems.required(f"{here}.limits", "Limit must be set for non overcommitable resources")
     names = {*limits, *requests}
     if any(name.startswith(HUGE_PAGES_PREFIX) for name in names) and names.isdisjoint(("cpu", "memory")):
-        problems.forbidden(here, "huge pages need cpu or memory")
+        problems.forbidden(here, "HugePages require cpu or memory")
 
 
-def _entry(name: str, value: str, name_problem: _NameCheck, here: str, problems: Problems) -> None:
-    problems.check(here, name, name_problem)
+def _entry(name: str, value: str, check_name: _NameCheck, here: str, problems: Problems) -> None:
+    check_name(here, name, problems)
     if is_negative(value):
-        problems.invalid(here, value, "must not be negative")
+        problems.invalid(here, value, "must be greater than or equal to 0")
     if (name in _COUNTED or _is_extended(name)) and amount(value).milli_value() % 1000:
-        problems.invalid(here, value, "must be a whole number")
+        problems.invalid(here, value, "must be an integer")
     if name.startswith(HUGE_PAGES_PREFIX) and not _whole_pages(name, amount(value)):
-        problems.invalid(here, value, "must be a multiple of the page size")
+        problems.invalid(here, value, f"{value} is not positive integer multiple of {name}")
 
 
 def _overcommits(name: str) -> bool:
@@ -125,7 +126,7 @@ def _is_native(name: str) -> bool:
 def _is_extended(name: str) -> bool:
     if _is_native(name) or name.startswith(_QUOTA_PREFIX):
         return False
-    return qualified_name(_QUOTA_PREFIX + name) is None
+    return not qualified_name(_QUOTA_PREFIX + name)
 
 
 def _whole_pages(name: str, value: Quantity) -> bool:
@@ -138,33 +139,29 @@ def _whole_pages(name: str, value: Quantity) -> bool:
     return value.value() % size.value() == 0
 
 
-def _resource(name: str) -> str | None:
-    problem = qualified_name(name)
-    if problem:
-        return problem
+def _resource(here: str, name: str, problems: Problems) -> bool:
+    """Any resource; whether all is well."""
+    if not problems.check(here, name, qualified_name):
+        return False
     huge_pages = name.startswith((HUGE_PAGES_PREFIX, _QUOTA_PREFIX + HUGE_PAGES_PREFIX))
-    if "/" not in name and name not in _STANDARD and not huge_pages:
-        return "must be a standard resource or have a domain"
-    return None
+    if "/" in name or name in _STANDARD or huge_pages:
+        return True
+    problems.invalid(here, name, "must be a standard resource type or fully qualified")
+    return False
 
 
-def _container_resource(name: str) -> str | None:
-    problem = _resource(name)
-    if problem:
-        return problem
+def _container_resource(here: str, name: str, problems: Problems) -> None:
+    _resource(here, name, problems)
     if "/" not in name:
         if name not in _CONTAINER_RESOURCES and not name.startswith(HUGE_PAGES_PREFIX):
-            return "is no resource of containers"
+            problems.invalid(here, name, "must be a standard resource for containers")
     elif not _is_native(name) and not _is_extended(name):
-        return "is no valid extended resource"
-    return None
+        problems.invalid(here, name, "doesn't follow extended resource name standard")
 
 
-def _pod_resource(name: str) -> str | None:
-    problem = _resource(name)
-    if problem or supported_at_pod_level(name):
-        return problem
-    return "a pod has cpu, memory and huge pages only"
+def _pod_resource(here: str, name: str, problems: Problems) -> None:
+    if _resource(here, name, problems) and not supported_at_pod_level(name):
+        problems.unsupported(here, name, ("cpu", HUGE_PAGES_PREFIX, "memory"))
 
 
 def _claims(
@@ -189,4 +186,5 @@ def _claims(
                 problems.duplicate(where, key)
             used.add(key)
         if name not in known:
-            problems.missing(where, name)
+            names = f": {', '.join(sorted(known))}" if known else " which is empty"
+            problems.missing(where, name, f"must be one of the names in pod.spec.resourceClaims{names}")

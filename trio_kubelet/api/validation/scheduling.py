@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +17,9 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _SPREAD_ACTIONS: Final = ("DoNotSchedule", "ScheduleAnyway")
-_INCLUSION_POLICIES: Final = ("Ignore", "Honor")
+_INCLUSION_POLICIES: Final = ("Honor", "Ignore")
+_NO_SELECTOR: Final = "must not be specified when labelSelector is not set"
+_IN_BOTH: Final = "exists in both matchLabelKeys and {}"
 
 
 def validate_affinity(affinity: v1.Affinity | None, here: str, problems: Problems) -> None:
@@ -39,7 +43,7 @@ def validate_affinity(affinity: v1.Affinity | None, here: str, problems: Problem
 
 def _weight(weight: int, here: str, problems: Problems) -> None:
     if not 1 <= weight <= 100:
-        problems.invalid(f"{here}.weight", weight, "must be between 1 and 100")
+        problems.invalid(f"{here}.weight", weight, "must be in the range 1-100")
 
 
 def _node_affinity(affinity: v1.NodeAffinity, here: str, problems: Problems) -> None:
@@ -47,7 +51,7 @@ def _node_affinity(affinity: v1.NodeAffinity, here: str, problems: Problems) -> 
     if required is not None:
         terms = f"{here}.{_REQUIRED}.nodeSelectorTerms"
         if not required.node_selector_terms:
-            problems.required(terms, "at least one term")
+            problems.required(terms, "must have at least one node selector term")
         for index, term in enumerate(required.node_selector_terms or ()):
             _node_term(term, f"{terms}[{index}]", problems)
     for index, entry in enumerate(affinity.preferred_during_scheduling_ignored_during_execution or ()):
@@ -64,7 +68,8 @@ def _node_term(
         values, operator = requirement.values or [], requirement.operator
         if operator in ("Gt", "Lt"):
             if len(values) != 1:
-                problems.required(f"{where}.values", "exactly one with Gt or Lt")
+                why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+                problems.required(f"{where}.values", why)
         else:
             _selector_values(operator, values, where, problems)
         problems.check(f"{where}.key", requirement.key, qualified_name)
@@ -74,11 +79,12 @@ def _node_term(
         where = f"{here}.matchFields[{index}]"
         values = requirement.values or []
         if requirement.operator not in ("In", "NotIn"):
-            problems.invalid(f"{where}.operator", requirement.operator, "must be In or NotIn")
+            problems.invalid(f"{where}.operator", requirement.operator, "not a valid selector operator")
         elif len(values) != 1:
-            problems.required(f"{where}.values", "exactly one for a field")
+            why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            problems.required(f"{where}.values", why)
         if requirement.key != "metadata.name":
-            problems.invalid(f"{where}.key", requirement.key, "only metadata.name can be selected by")
+            problems.invalid(f"{where}.key", requirement.key, "not a valid field selector key")
             continue
         for position, value in enumerate(values):
             problems.check(f"{where}.values[{position}]", value, dns_subdomain)
@@ -87,12 +93,13 @@ def _node_term(
 def _selector_values(operator: str, values: Sequence[str], here: str, problems: Problems) -> None:
     if operator in ("In", "NotIn"):
         if not values:
-            problems.required(f"{here}.values", "In and NotIn need values")
+            problems.required(f"{here}.values", "must be specified when `operator` is 'In' or 'NotIn'")
     elif operator in ("Exists", "DoesNotExist"):
         if values:
-            problems.forbidden(f"{here}.values", "Exists and DoesNotExist take no values")
+            why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            problems.forbidden(f"{here}.values", why)
     else:
-        problems.invalid(f"{here}.operator", operator, "is no selector operator")
+        problems.invalid(f"{here}.operator", operator, "not a valid selector operator")
 
 
 def validate_label_selector(selector: v1.LabelSelector | None, here: str, problems: Problems) -> None:
@@ -118,7 +125,7 @@ def _pod_affinity_term(term: v1.PodAffinityTerm, here: str, problems: Problems) 
     match, mismatch = term.match_label_keys or [], term.mismatch_label_keys or []
     _label_keys(match, mismatch, term.label_selector, here, problems)
     if not term.topology_key:
-        problems.required(f"{here}.topologyKey")
+        problems.required(f"{here}.topologyKey", "can not be empty")
     problems.check(f"{here}.topologyKey", term.topology_key, qualified_name)
 
 
@@ -132,7 +139,7 @@ def _label_keys(
     """Keys whose values are taken from the pod and added to the selector."""
     for keys, name in ((match, "matchLabelKeys"), (mismatch, "mismatchLabelKeys")):
         if keys and selector is None:
-            problems.forbidden(f"{here}.{name}", "needs a labelSelector")
+            problems.forbidden(f"{here}.{name}", _NO_SELECTOR)
             continue
         for index, key in enumerate(keys):
             problems.check(f"{here}.{name}[{index}]", key, qualified_name)
@@ -141,11 +148,11 @@ def _label_keys(
         for requirement in selector.match_expressions or ():
             if requirement.key in match and requirement.key in seen:
                 last = len(match) - 1 - list(reversed(match)).index(requirement.key)
-                problems.invalid(f"{here}[{last}]", requirement.key, "is in the labelSelector too")
+                problems.invalid(f"{here}[{last}]", requirement.key, _IN_BOTH.format("labelSelector"))
             seen.add(requirement.key)
     for index, key in enumerate(match):
         if key in mismatch:
-            problems.invalid(f"{here}.matchLabelKeys[{index}]", key, "is in mismatchLabelKeys too")
+            problems.invalid(f"{here}.matchLabelKeys[{index}]", key, _IN_BOTH.format("mismatchLabelKeys"))
 
 
 def _unmerged_label_keys(
@@ -153,7 +160,7 @@ def _unmerged_label_keys(
 ) -> None:
     """The same where nobody adds them to the selector: they are in it no other way either."""
     if keys and selector is None:
-        problems.forbidden(here, "needs a labelSelector")
+        problems.forbidden(here, _NO_SELECTOR)
     selected: set[str] = set()
     if selector is not None:
         selected |= set(selector.match_labels or {})
@@ -161,7 +168,7 @@ def _unmerged_label_keys(
     for index, key in enumerate(keys):
         problems.check(f"{here}[{index}]", key, qualified_name)
         if key in selected:
-            problems.invalid(f"{here}[{index}]", key, "is in the labelSelector too")
+            problems.invalid(f"{here}[{index}]", key, _IN_BOTH.format("labelSelector"))
 
 
 def validate_topology_spread(
@@ -170,20 +177,21 @@ def validate_topology_spread(
     for index, constraint in enumerate(constraints):
         where = f"{here}[{index}]"
         if constraint.max_skew <= 0:
-            problems.invalid(f"{where}.maxSkew", constraint.max_skew, "must be greater than 0")
+            problems.invalid(f"{where}.maxSkew", constraint.max_skew, "must be greater than zero")
         if not constraint.topology_key:
-            problems.required(f"{where}.topologyKey")
+            problems.required(f"{where}.topologyKey", "can not be empty")
         action = constraint.when_unsatisfiable
         if action not in _SPREAD_ACTIONS:
             problems.unsupported(f"{where}.whenUnsatisfiable", action, _SPREAD_ACTIONS)
         pair = (constraint.topology_key, action)
         if any((later.topology_key, later.when_unsatisfiable) == pair for later in constraints[index + 1 :]):
-            problems.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{pair[0]}, {pair[1]}")
+            problems.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")
         if constraint.min_domains is not None:
             if constraint.min_domains <= 0:
-                problems.invalid(f"{where}.minDomains", constraint.min_domains, "must be greater than 0")
+                problems.invalid(f"{where}.minDomains", constraint.min_domains, "must be greater than zero")
             if action != "DoNotSchedule":
-                problems.invalid(f"{where}.minDomains", constraint.min_domains, "needs DoNotSchedule")
+                why = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+                problems.invalid(f"{where}.minDomains", constraint.min_domains, why)
         for policy, name in (
             (constraint.node_affinity_policy, "nodeAffinityPolicy"),
             (constraint.node_taints_policy, "nodeTaintsPolicy"),
@@ -198,6 +206,26 @@ def validate_topology_spread(
         validate_label_selector(constraint.label_selector, f"{where}.labelSelector", problems)
 
 
+def _decimal_integer(value: str) -> list[str]:
+    """A number of 64 bits, without a plus or needless zeros."""
+    if decimal_integer(value, 64) is not None:
+        return []
+    wrong = []
+    if not re.fullmatch(r"0|-?[1-9][0-9]*", value):
+        wrong.append("must be a valid decimal integer in canonical form" if value else "must be non-empty")
+    quoted = json.dumps(value, ensure_ascii=False)
+    if not re.fullmatch(r"[-+]?[0-9]+", value):
+        wrong.append(f"strconv.ParseInt: parsing {quoted}: invalid syntax")
+    elif _is_too_large(value):
+        wrong.append(f"strconv.ParseInt: parsing {quoted}: value out of range")
+    return wrong
+
+
+def _is_too_large(number: str) -> bool:
+    digits = number.lstrip("-+").lstrip("0")
+    return len(digits) > 19 or int(digits or "0") >= 2**63 + number.startswith("-")
+
+
 def validate_tolerations(
     tolerations: Sequence[v1.Toleration], here: str, rules: PodRules, problems: Problems
 ) -> None:
@@ -207,17 +235,20 @@ def validate_tolerations(
         if key:
             problems.check(f"{where}.key", key, qualified_name)
         elif operator != "Exists":
-            problems.invalid(f"{where}.operator", operator, "must be Exists without a key")
+            why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+            problems.invalid(f"{where}.operator", operator, why)
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
-            problems.invalid(f"{where}.effect", toleration.effect, "must be NoExecute with tolerationSeconds")
+            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            problems.invalid(f"{where}.effect", toleration.effect, why)
         if operator in ("Equal", ""):
-            problems.check(f"{where}.operator", value, label_value)
+            if wrong := label_value(value):
+                problems.invalid(f"{where}.operator", value, ";".join(wrong))
         elif operator == "Exists":
             if value:
-                problems.invalid(f"{where}.operator", value, "Exists takes no value")
+                why = "value must be empty when `operator` is 'Exists'"
+                problems.invalid(f"{where}.operator", value, why)
         elif operator in COMPARISONS and rules.comparing_tolerations:
-            if decimal_integer(value, 64) is None:
-                problems.invalid(f"{where}.value", value, "must be a decimal integer of 64 bits")
+            problems.check(f"{where}.value", value, _decimal_integer)
         else:
             known = ("Equal", "Exists", *(COMPARISONS if operator in COMPARISONS else ()))
             problems.unsupported(f"{where}.operator", operator, known)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
@@ -19,6 +21,9 @@ from trio_kubelet.api.validation.problems import Problems
 
 _PROFILE_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
 _LONGEST_PROFILE: Final = 4095
+_LONGEST_CREDENTIAL_SPEC: Final = 64 * 1024
+_LONGEST_USER: Final = 104
+_LONGEST_DOMAIN: Final = 255
 _NETBIOS_NAME: Final = re.compile(r'[^\\/:*?"<>|.][^\\/:*?"<>|]{0,14}')
 _WINDOWS_LABEL: Final = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?"
 _WINDOWS_DOMAIN: Final = re.compile(rf"{_WINDOWS_LABEL}(?:\.{_WINDOWS_LABEL})*")
@@ -40,10 +45,11 @@ def validate_pod_security(spec: v1.PodSpec, problems: Problems) -> None:
     for index, group in enumerate(context.supplemental_groups or ()):
         problems.check(f"{here}.supplementalGroups[{index}]", group, user_or_group_id)
     if spec.share_process_namespace and spec.host_pid:
-        problems.invalid(f"{here}.shareProcessNamespace", True, "excludes hostPID")
+        why = "ShareProcessNamespace and HostPID cannot both be enabled"
+        problems.invalid(f"{here}.shareProcessNamespace", True, why)
     _sysctls(spec, context.sysctls or [], f"{here}.sysctls", problems)
     for word, field, supported in (
-        (context.fs_group_change_policy, "fsGroupChangePolicy", ("OnRootMismatch", "Always")),
+        (context.fs_group_change_policy, "fsGroupChangePolicy", ("Always", "OnRootMismatch")),
         (context.supplemental_groups_policy, "supplementalGroupsPolicy", ("Merge", "Strict")),
         (context.se_linux_change_policy, "seLinuxChangePolicy", ("Recursive",)),
     ):
@@ -66,14 +72,17 @@ def validate_container_security(
         if context.proc_mount not in ("Default", "Unmasked"):
             problems.unsupported(f"{here}.procMount", context.proc_mount, ("Default", "Unmasked"))
         if host_users and context.proc_mount == "Unmasked":
-            problems.invalid(f"{here}.procMount", "Unmasked", "needs hostUsers: false")
+            why = "`hostUsers` must be false to use `Unmasked`"
+            problems.invalid(f"{here}.procMount", "Unmasked", why)
     _seccomp(context.seccomp_profile, f"{here}.seccompProfile", problems)
     if context.allow_privilege_escalation is False:
+        why = "cannot set `allowPrivilegeEscalation` to false and"
         if context.privileged:
-            problems.invalid(here, "privileged", "excludes allowPrivilegeEscalation: false")
+            problems.invalid(here, msgspec.to_builtins(context), f"{why} `privileged` to true")
         added = (context.capabilities.add or []) if context.capabilities is not None else []
-        if "CAP_SYS_ADMIN" in added:
-            problems.invalid(here, "CAP_SYS_ADMIN", "excludes allowPrivilegeEscalation: false")
+        for _ in range(added.count("CAP_SYS_ADMIN")):
+            added_why = f"{why} `capabilities.Add` CAP_SYS_ADMIN"
+            problems.invalid(here, msgspec.to_builtins(context), added_why)
     _windows_options(context.windows_options, f"{here}.windowsOptions", problems)
     _apparmor(context.app_armor_profile, f"{here}.appArmorProfile", problems)
 
@@ -88,40 +97,48 @@ def _sysctls(spec: v1.PodSpec, sysctls: list[v1.Sysctl], here: str, problems: Pr
             problems.duplicate(where, sysctl.name)
         namespace = sysctl_namespace(normal_sysctl(sysctl.name).partition("*")[0])
         if spec.host_network and namespace == "Net":
-            problems.invalid(where, sysctl.name, "is the host's with hostNetwork")
+            problems.invalid(where, sysctl.name, "may not be specified when 'hostNetwork' is true")
         elif spec.host_ipc and namespace == "IPC":
-            problems.invalid(where, sysctl.name, "is the host's with hostIPC")
+            problems.invalid(where, sysctl.name, "may not be specified when 'hostIPC' is true")
         names.add(sysctl.name)
 
 
 def _seccomp(profile: v1.SeccompProfile | None, here: str, problems: Problems) -> None:
     if profile is None:
         return
-    problems.one_of(f"{here}.type", profile.type, _PROFILE_TYPES)
+    _profile_type(profile.type, f"{here}.type", "seccompProfile", problems)
     path = f"{here}.localhostProfile"
     if profile.type != "Localhost":
         if profile.localhost_profile is not None:
-            problems.invalid(path, profile.localhost_profile, "goes with type Localhost only")
+            shown = {"Type": profile.type, "LocalhostProfile": profile.localhost_profile}
+            problems.invalid(path, shown, "can only be set when seccomp type is Localhost")
     elif profile.localhost_profile is None:
-        problems.required(path)
+        problems.required(path, "must be set when seccomp type is Localhost")
     else:
         problems.check(path, profile.localhost_profile, relative_path)
+
+
+def _profile_type(kind: str, here: str, field: str, problems: Problems) -> None:
+    if kind:
+        problems.one_of(here, kind, _PROFILE_TYPES)
+    else:
+        problems.required(here, f"type is required when {field} is set")
 
 
 def _apparmor(profile: v1.AppArmorProfile | None, here: str, problems: Problems) -> None:
     if profile is None:
         return
-    problems.one_of(f"{here}.type", profile.type, _PROFILE_TYPES)
+    _profile_type(profile.type, f"{here}.type", "appArmorProfile", problems)
     path, name = f"{here}.localhostProfile", profile.localhost_profile
     if profile.type == "Localhost":
         if not name:
-            problems.required(path)
+            problems.required(path, "must be set when AppArmor type is Localhost")
         elif name != name.strip():
-            problems.invalid(path, name, "must not begin or end with white space")
-        elif len(name.encode()) > _LONGEST_PROFILE:
-            problems.add(path, f"is too long: more than {_LONGEST_PROFILE} bytes")
+            problems.invalid(path, name, "must not be padded with whitespace")
+        if len((name or "").encode()) > _LONGEST_PROFILE:
+            problems.too_long(path, _LONGEST_PROFILE)
     elif name is not None and profile.type in _PROFILE_TYPES:
-        problems.invalid(path, name, "goes with type Localhost only")
+        problems.invalid(path, name, "can only be set when AppArmor type is Localhost")
 
 
 def _windows_options(options: v1.WindowsSecurityContextOptions | None, here: str, problems: Problems) -> None:
@@ -130,28 +147,37 @@ def _windows_options(options: v1.WindowsSecurityContextOptions | None, here: str
     if options.gmsa_credential_spec_name is not None:
         problems.check(f"{here}.gmsaCredentialSpecName", options.gmsa_credential_spec_name, dns_subdomain)
     spec = options.gmsa_credential_spec
-    if spec is not None and not 0 < len(spec.encode()) <= 64 * 1024:
-        problems.invalid(f"{here}.gmsaCredentialSpec", "", "must have between 1 byte and 64 KiB")
+    if spec is not None and not spec:
+        problems.invalid(f"{here}.gmsaCredentialSpec", spec, "gmsaCredentialSpec cannot be an empty string")
+    elif spec is not None and len(spec.encode()) > _LONGEST_CREDENTIAL_SPEC:
+        why = f"gmsaCredentialSpec size must be under {_LONGEST_CREDENTIAL_SPEC // 1024} KiB"
+        problems.invalid(f"{here}.gmsaCredentialSpec", spec, why)
     if options.run_as_user_name is not None:
         problems.check(f"{here}.runAsUserName", options.run_as_user_name, _windows_user)
 
 
-def _windows_user(name: str) -> str | None:
-    if not name or re.search(r"[\x00-\x1f\x7f]", name) or name.count("\\") > 1:
-        return "must be user or domain\\user, without control characters"
+def _windows_user(name: str) -> list[str]:
+    if not name:
+        return ["runAsUserName cannot be an empty string"]
+    if re.search(r"[\x00-\x1f\x7f]", name):
+        return ["runAsUserName cannot contain control characters"]
+    if name.count("\\") > 1:
+        return ["runAsUserName cannot contain more than one backslash"]
     domain, backslash, user = name.rpartition("\\")
-    if backslash:
-        known_form = _NETBIOS_NAME.fullmatch(domain) or _WINDOWS_DOMAIN.fullmatch(domain)
-        if len(domain) >= 256 or not known_form:
-            return "has no valid domain"
-    if (
-        not user
-        or len(user.encode()) > 104
-        or not user.strip(". ")
-        or re.search(r'["/\\:;|=,+*?<>@\[\]]', user)
-    ):
-        return "has no valid user"
-    return None
+    wrong = []
+    if len(domain.encode()) > _LONGEST_DOMAIN:
+        wrong.append(f"Domain length must be under {_LONGEST_DOMAIN + 1} characters")
+    if backslash and not (_NETBIOS_NAME.fullmatch(domain) or _WINDOWS_DOMAIN.fullmatch(domain)):
+        wrong.append("Domain doesn't match the NetBios nor the DNS format")
+    if not user:
+        wrong.append("User cannot be empty")
+    elif len(user.encode()) > _LONGEST_USER:
+        wrong.append(f"User length must not be longer than {_LONGEST_USER} characters")
+    if user and not user.strip(". "):
+        wrong.append("User cannot contain only periods or spaces")
+    if re.search(r'["/\\:;|=,+*?<>@\[\]]', user):
+        wrong.append('User cannot contain the following characters: "/\\:;|=,+*?<>@[]')
+    return [f"runAsUserName's {problem}" for problem in wrong]
 
 
 # --- annotations and fields that say the same ------------------------------------------------------
@@ -198,7 +224,8 @@ def _same_profile(
         "RuntimeDefault": text in defaults,
         "Localhost": text.startswith("localhost/"),
     }.get(profile.type, True)
+    kind = "seccomp" if isinstance(profile, v1.SeccompProfile) else "apparmor"
     if not same_type:
-        problems.forbidden(f"{here}.type", "differs from the annotation")
+        problems.forbidden(f"{here}.type", f"{kind} type in annotation and field must match")
     elif profile.type == "Localhost" and text.removeprefix("localhost/") != profile.localhost_profile:
-        problems.forbidden(f"{here}.localhostProfile", "differs from the annotation")
+        problems.forbidden(f"{here}.localhostProfile", f"{kind} profile in annotation and field must match")

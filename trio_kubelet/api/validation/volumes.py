@@ -10,6 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.validation.claims import validate_claim_template
 from trio_kubelet.api.validation.downward import validate_field_selector, validate_resource_selector
 from trio_kubelet.api.validation.formats import (
+    between,
     dns_label,
     dns_subdomain,
     file_in_volume,
@@ -20,10 +21,10 @@ from trio_kubelet.api.validation.problems import Problems, is_negative
 from trio_kubelet.api.validation.projections import validate_projected
 
 _HOST_PATH_TYPES: Final = (
-    "", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice",
+    "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket",
 )  # fmt: skip
 _DOWNWARD_FILE_FIELDS: Final = (
-    "metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations", "metadata.uid",
+    "metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid",
 )  # fmt: skip
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 _ISCSI_NAMES: Final = {
@@ -31,6 +32,19 @@ _ISCSI_NAMES: Final = {
     "eui": re.compile(r"^eui.[A-Za-z0-9]{16}\Z"),
     "naa": re.compile(r"^naa.[A-Za-z0-9]{32}\Z"),
 }
+
+_AZURE_DISKS: Final = {
+    True: (
+        "/subscriptions/",
+        "{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+    ),
+    False: ("https://", "{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"),
+}
+_TOO_LONG_FOR_ISCSI: Final = (
+    "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is"
+    " specified."
+)
+_LONGEST_DRIVER: Final = 63
 
 _Check = Callable[[Any, str, Problems], None]
 
@@ -53,7 +67,8 @@ def validate_volumes(
         claim = volume.persistent_volume_claim
         if claim is not None and claim.claim_name in created_claims:
             name = f"{where}.persistentVolumeClaim.claimName"
-            problems.invalid(name, claim.claim_name, "is created for an ephemeral volume of this pod")
+            why = "must not reference a PVC that gets created for an ephemeral volume"
+            problems.invalid(name, claim.claim_name, why)
     return valid
 
 
@@ -65,17 +80,17 @@ def _source(volume: v1.Volume, pod_name: str, here: str, problems: Problems) -> 
             continue
         count += 1
         if count > 1:
-            problems.forbidden(f"{here}.{extra_name}", "a volume has one source")
+            problems.forbidden(f"{here}.{extra_name}", "may not specify more than 1 volume type")
         else:
             check(source, f"{here}.{name}", problems)
         if attribute == "iscsi" and _is_too_long(volume, source):
-            problems.invalid(f"{here}.name", volume.name, "is too long with iscsi.targetPortal")
+            problems.invalid(f"{here}.name", volume.name, _TOO_LONG_FOR_ISCSI)
         if attribute == "ephemeral" and count == 1 and volume.name:
-            problem = dns_subdomain(f"{pod_name}-{volume.name}")
-            if problem:
-                problems.invalid(f"{here}.name", volume.name, f"makes a bad claim name: {problem}")
+            claim = f"{pod_name}-{volume.name}"
+            for why in dns_subdomain(claim):
+                problems.invalid(f"{here}.name", volume.name, f'PVC name "{claim}": {why}')
     if count == 0:
-        problems.required(here, "a volume needs a source")
+        problems.required(here, "must specify a volume type")
 
 
 def _is_too_long(volume: v1.Volume, iscsi: v1.ISCSIVolumeSource) -> bool:
@@ -86,7 +101,7 @@ def _is_too_long(volume: v1.Volume, iscsi: v1.ISCSIVolumeSource) -> bool:
 
 def _empty_dir(source: v1.EmptyDirVolumeSource, here: str, problems: Problems) -> None:
     if source.size_limit is not None and is_negative(source.size_limit):
-        problems.forbidden(f"{here}.sizeLimit", "must not be negative")
+        problems.forbidden(f"{here}.sizeLimit", "SizeLimit field must be a valid resource quantity")
 
 
 def _host_path(source: v1.HostPathVolumeSource, here: str, problems: Problems) -> None:
@@ -109,7 +124,8 @@ def _disk(field: str, attribute: str) -> _Check:
         if not getattr(source, attribute):
             problems.required(f"{here}.{field}")
         if not 0 <= source.partition <= 255:
-            problems.invalid(f"{here}.partition", source.partition, "must be between 0 and 255")
+            # The words are the API's; 0 is allowed.
+            problems.invalid(f"{here}.partition", source.partition, between(1, 255))
 
     return check
 
@@ -156,36 +172,41 @@ def _iscsi(source: v1.ISCSIVolumeSource, here: str, problems: Problems) -> None:
         problems.required(f"{here}.targetPortal")
     problems.named(f"{here}.iqn", source.iqn, _iscsi_name)
     if not 0 <= source.lun <= 255:
-        problems.invalid(f"{here}.lun", source.lun, "must be between 0 and 255")
+        problems.invalid(f"{here}.lun", source.lun, between(0, 255))
     if (source.chap_auth_discovery or source.chap_auth_session) and source.secret_ref is None:
         problems.required(f"{here}.secretRef")
     if source.initiator_name is not None:
         problems.check(f"{here}.initiatorname", source.initiator_name, _iscsi_name)
 
 
-def _iscsi_name(name: str) -> str | None:
+def _iscsi_name(name: str) -> list[str]:
     pattern = _ISCSI_NAMES.get(name[:3])
-    return None if pattern is not None and pattern.search(name) else "must be an iqn, eui or naa name"
+    if pattern is None:
+        return ["must be valid format starting with iqn, eui, or naa"]
+    return [] if pattern.search(name) else ["must be valid format"]
 
 
 def _flocker(source: v1.FlockerVolumeSource, here: str, problems: Problems) -> None:
     if not source.dataset_name and not source.dataset_uuid:
-        problems.required(here, "datasetName or datasetUUID")
+        problems.required(here, "one of datasetName and datasetUUID is required")
     if source.dataset_name and source.dataset_uuid:
-        problems.invalid(here, source.dataset_name, "has a datasetUUID too")
+        why = "datasetName and datasetUUID can not be specified simultaneously"
+        problems.invalid(here, "resource", why)
     if "/" in source.dataset_name:
         problems.invalid(f"{here}.datasetName", source.dataset_name, "must not contain '/'")
 
 
 def _quobyte(source: v1.QuobyteVolumeSource, here: str, problems: Problems) -> None:
+    pairs = "must be a host:port pair or multiple pairs separated by commas"
     if not source.registry:
-        problems.required(f"{here}.registry")
+        problems.required(f"{here}.registry", pairs)
     elif len(source.tenant.encode()) >= 65:
-        problems.required(f"{here}.tenant", "at most 64 characters")
+        why = "must be a UUID and may not exceed a length of 64 characters"
+        problems.required(f"{here}.tenant", why)
     else:
         for pair in source.registry.split(","):
             if not _is_host_port(pair):
-                problems.invalid(f"{here}.registry", source.registry, "must be host:port pairs")
+                problems.invalid(f"{here}.registry", source.registry, pairs)
     if not source.volume:
         problems.required(f"{here}.volume")
 
@@ -196,14 +217,16 @@ def _is_host_port(pair: str) -> bool:
 
 def _fc(source: v1.FCVolumeSource, here: str, problems: Problems) -> None:
     if not source.target_wwns and not source.wwids:
-        problems.required(f"{here}.targetWWNs", "targetWWNs or wwids")
+        why = "must specify either targetWWNs or wwids, but not both"
+        problems.required(f"{here}.targetWWNs", why)
     if source.target_wwns and source.wwids:
-        problems.invalid(f"{here}.targetWWNs", source.target_wwns, "wwids is set too")
+        why = "targetWWNs and wwids can not be specified simultaneously"
+        problems.invalid(f"{here}.targetWWNs", source.target_wwns, why)
     if source.target_wwns:
         if source.lun is None:
-            problems.required(f"{here}.lun")
+            problems.required(f"{here}.lun", "lun is required if targetWWNs is specified")
         elif not 0 <= source.lun <= 255:
-            problems.invalid(f"{here}.lun", source.lun, "must be between 0 and 255")
+            problems.invalid(f"{here}.lun", source.lun, between(0, 255))
 
 
 def _flex(source: v1.FlexVolumeSource, here: str, problems: Problems) -> None:
@@ -212,7 +235,8 @@ def _flex(source: v1.FlexVolumeSource, here: str, problems: Problems) -> None:
     for key in source.options or {}:
         domain = "." + key.partition("/")[0].lower()
         if domain.endswith((".kubernetes.io", ".k8s.io")):
-            problems.invalid(f"{here}.options[{key}]", key, "kubernetes.io and k8s.io are reserved")
+            why = "kubernetes.io and k8s.io namespaces are reserved"
+            problems.invalid(f"{here}.options[{key}]", key, why)
 
 
 def _azure_disk(source: v1.AzureDiskVolumeSource, here: str, problems: Problems) -> None:
@@ -222,14 +246,14 @@ def _azure_disk(source: v1.AzureDiskVolumeSource, here: str, problems: Problems)
         problems.required(f"{here}.diskURI")
     for value, field, supported in (
         (source.caching_mode, "cachingMode", ("None", "ReadOnly", "ReadWrite")),
-        (source.kind, "kind", ("Shared", "Dedicated", "Managed")),
+        (source.kind, "kind", ("Dedicated", "Managed", "Shared")),
     ):
         if value is not None and value not in supported:
             problems.unsupported(f"{here}.{field}", value, supported)
     if source.kind is not None:
-        start = "/subscriptions/" if source.kind == "Managed" else "https://"
+        start, rest = _AZURE_DISKS[source.kind == "Managed"]
         if not source.disk_uri.startswith(start):
-            problems.unsupported(f"{here}.diskURI", source.disk_uri, (f"{start}…",))
+            problems.unsupported(f"{here}.diskURI", source.disk_uri, (start + rest,))
 
 
 def _storageos(source: v1.StorageOSVolumeSource, here: str, problems: Problems) -> None:
@@ -253,8 +277,11 @@ def _cinder(source: v1.CinderVolumeSource, here: str, problems: Problems) -> Non
 def _csi(source: v1.CSIVolumeSource, here: str, problems: Problems) -> None:
     if not source.driver:
         problems.required(f"{here}.driver")
-    elif len(source.driver) > 63 or dns_subdomain(source.driver.lower()):
-        problems.invalid(f"{here}.driver", source.driver, "must be at most 63 characters of a domain name")
+    else:
+        if len(source.driver.encode()) > _LONGEST_DRIVER:
+            problems.too_long(f"{here}.driver", _LONGEST_DRIVER)
+        for why in dns_subdomain(source.driver.lower()):
+            problems.invalid(f"{here}.driver", source.driver, why)
     secret = source.node_publish_secret_ref
     _secret_ref(secret, f"{here}.nodePublishSecretRef", problems)
     if secret is not None and secret.name:
@@ -273,12 +300,13 @@ def validate_downward_file(file: v1.DownwardAPIVolumeFile, here: str, problems: 
     if file.field_ref is not None:
         validate_field_selector(file.field_ref, _DOWNWARD_FILE_FIELDS, f"{here}.fieldRef", problems)
         if file.resource_field_ref is not None:
-            problems.invalid(here, "resource", "fieldRef and resourceFieldRef exclude each other")
+            why = "fieldRef and resourceFieldRef can not be specified simultaneously"
+            problems.invalid(here, "resource", why)
     elif file.resource_field_ref is not None:
         where = f"{here}.resourceFieldRef"
         validate_resource_selector(file.resource_field_ref, where, problems, needs_container=True)
     else:
-        problems.required(here, "fieldRef or resourceFieldRef")
+        problems.required(here, "one of fieldRef and resourceFieldRef is required")
     problems.file_mode(f"{here}.mode", file.mode)
 
 
