@@ -112,7 +112,18 @@ def test_the_file_says_who_has_what() -> None:
         (RECORDED, 'configured policy "static" differs from state checkpoint policy "none"'),
         (b"{", "could not restore state"),
         (b'{"policyName":"static","defaultCpuSet":"0-3","checksum":5}', "checkpoint is corrupted"),
-        (b'{"policyName":"static","defaultCpuSet":"3-0","checksum":0}', "no range of CPUs"),
+        (b'{"policyName":"static","defaultCpuSet":"3-0","checksum":0}', r"invalid range \"3-0\" \(3 > 0\)$"),
+        (
+            b'{"policyName":"static","defaultCpuSet":"1.3","checksum":0}',
+            '^could not restore state from checkpoint: could not parse default cpu set "1.3": '
+            'strconv.Atoi: parsing "1.3": invalid syntax$',
+        ),
+        (
+            b'{"policyName":"static","defaultCpuSet":"1","entries":{"pod":{"c":"2-a"}},"checksum":0}',
+            'could not parse cpuset "2-a" for container "c" in pod "pod": '
+            'strconv.Atoi: parsing "a": invalid syntax$',
+        ),
+        (b'{"policyName":"none","defaultCpuSet":"1.3","checksum":0}', "differs from state checkpoint policy"),
         (b'{"policyName":"static","defaultCpuSet":"0-3","podEntries":{},"checksum":7}', "is corrupted"),
         (b'{"policyName":"static","defaultCPUs":"0-3","version":9}', "could not restore state"),
     ],

@@ -48,7 +48,11 @@ def test_none() -> None:
         (KubeletConfiguration(cpu_manager_policy="static"), "unable to determine reserved CPU resources"),
         (
             KubeletConfiguration(cpu_manager_policy="static", kube_reserved={"cpu": "0"}),
-            "to be greater than zero",
+            "unable to determine reserved CPU resources",
+        ),
+        (
+            KubeletConfiguration(cpu_manager_policy_options={"b": "1", "a": "x"}),
+            r"^new none policy error: None policy: received unsupported options=map\[a:x b:1\]$",
         ),
         (static(cpu_manager_policy_options={"x": "true"}), 'unknown CPU Manager Policy option: "x"'),
         (

@@ -55,26 +55,36 @@ def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -
     """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
         file = msgspec.json.decode(content, type=_File)
-        state = CPUState(
-            parse_cpus(file.default_cpu_set),
-            {
-                uid: {name: parse_cpus(cpus) for name, cpus in containers.items()}
-                for uid, containers in file.entries.items()
-            },
-        )
-    except (msgspec.MsgspecError, ValueError) as exc:
+        of_file = file.policy_name, file.default_cpu_set, file.entries
+        pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
+        if file.checksum not in (0, _checksum(*of_file, None), _checksum(*of_file, pods)):
+            raise PlacementStateError("checkpoint is corrupted")
+        if file.policy_name != policy:
+            raise PlacementStateError(
+                f'configured policy "{policy}" differs from state checkpoint policy "{file.policy_name}"'
+            )
+        return CPUState(_parsed(file.default_cpu_set, "default cpu set"), _assigned(file.entries), pods or {})
+    except (msgspec.MsgspecError, PlacementStateError) as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
-    of_file = file.policy_name, file.default_cpu_set, file.entries
-    pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
-    state = msgspec.structs.replace(state, pods=pods or {})
-    if file.checksum not in (0, _checksum(*of_file, None), _checksum(*of_file, pods)):
-        raise PlacementStateError("could not restore state from checkpoint: checkpoint is corrupted")
-    if file.policy_name != policy:
-        raise PlacementStateError(
-            "could not restore state from checkpoint: "
-            f'configured policy "{policy}" differs from state checkpoint policy "{file.policy_name}"'
-        )
-    return state
+
+
+def _assigned(entries: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, CPUSet]]:
+    """Raises PlacementStateError."""
+    return {
+        uid: {
+            name: _parsed(cpus, "cpuset", f' for container "{name}" in pod "{uid}"')
+            for name, cpus in containers.items()
+        }
+        for uid, containers in entries.items()
+    }
+
+
+def _parsed(cpus: str, what: str, whose: str = "") -> CPUSet:
+    """Raises PlacementStateError."""
+    try:
+        return parse_cpus(cpus)
+    except ValueError as exc:
+        raise PlacementStateError(f'could not parse {what} "{cpus}"{whose}: {exc}') from exc
 
 
 def _pods(content: msgspec.Raw) -> Mapping[str, CPUSet] | None:

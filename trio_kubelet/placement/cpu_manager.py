@@ -188,7 +188,11 @@ def cpu_policy(
     chosen = config.cpu_manager_policy or NO_POLICY
     if chosen == NO_POLICY:
         if config.cpu_manager_policy_options:
-            raise ConfigurationError("new none policy error: None policy: received unsupported options")
+            given = sorted(config.cpu_manager_policy_options.items())
+            shown = " ".join(f"{name}:{text}" for name, text in given)
+            raise ConfigurationError(
+                f"new none policy error: None policy: received unsupported options=map[{shown}]"
+            )
         return None
     if chosen != STATIC:
         raise ConfigurationError(f'unknown policy: "{chosen}"')
@@ -197,15 +201,8 @@ def cpu_policy(
     kept = sum(amount(each.get("cpu", "")) for each in (config.kube_reserved, config.system_reserved))
     named = parse_cpus(config.reserved_system_cpus)
     count = len(named) if named else math.ceil(kept / UNIT)
-    if count == 0:
-        if not any("cpu" in each for each in (config.kube_reserved, config.system_reserved)):
-            raise ConfigurationError(
-                "[cpumanager] unable to determine reserved CPU resources for static policy"
-            )
-        raise ConfigurationError(
-            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu "
-            "to be greater than zero"
-        )
+    if count == 0:  # a reservation of nothing is none
+        raise ConfigurationError("[cpumanager] unable to determine reserved CPU resources for static policy")
     try:
         reserved = reserved_cpus(topology, count, named, options)
     except NotEnoughCPUs as exc:

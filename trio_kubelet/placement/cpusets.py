@@ -15,11 +15,14 @@ def parse_cpus(text: str) -> CPUSet:
     found: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"{part!r} is neither a CPU nor a range of CPUs")
+        for number in (first, last) if dash else (first,):
+            if not (number.isascii() and number.isdigit()):
+                raise ValueError(f'strconv.Atoi: parsing "{number}": invalid syntax')
         low, high = int(first), int(last) if dash else int(first)
-        if low > high or high > 65_535:
-            raise ValueError(f"{part!r} is no range of CPUs")
+        if low > high:
+            raise ValueError(f'invalid range "{part}" ({low} > {high})')
+        if high > 65_535:
+            raise ValueError(f'"{part}" is no range of CPUs')
         found.update(range(low, high + 1))
     return frozenset(found)
 
