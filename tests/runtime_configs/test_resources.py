@@ -15,6 +15,7 @@ from trio_kubelet.podinfo.qos import QOSClass, is_node_critical_pod, pod_qos
 from trio_kubelet.podinfo.totals import pod_limits, pod_requests
 from trio_kubelet.runtime.configs.resources import (
     container_resources,
+    huge_page_limits,
     oom_score_adj,
     overhead_resources,
     quota_of,
@@ -138,6 +139,8 @@ def test_pod_level_limits_hold_for_containers_without_their_own() -> None:
 def test_huge_page_limits_by_size() -> None:
     result = _container(_with(limits={"hugepages-1Gi": "2Gi", "memory": "1Gi"}))
     assert [(page.page_size, page.limit) for page in result.hugepage_limits] == [("2MB", 0), ("1GB", 2 << 30)]
+    twice = {"hugepages-2Mi": 4 * UNIT, "hugepages-2097152": 6 * UNIT, "hugepages-1Gi": UNIT, "memory": UNIT}
+    assert huge_page_limits(twice) == {"2MB": 10, "1GB": 1}
 
 
 @pytest.mark.parametrize(("size", "name"), [(2 << 20, "2MB"), (1 << 30, "1GB"), (64 << 10, "64KB")])

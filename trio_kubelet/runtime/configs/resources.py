@@ -117,12 +117,15 @@ def _pod_level_limits(pod: v1.Pod, ctx: NodeContext) -> Amounts:
 
 
 def huge_page_limits(limits: Amounts) -> dict[str, int]:
-    """Limits in bytes by page size in the cgroups' spelling."""
-    return {
-        huge_page_size_name(whole(amount(name.removeprefix(HUGE_PAGES_PREFIX)))): whole(number)
-        for name, number in limits.items()
-        if name.startswith(HUGE_PAGES_PREFIX)
-    }
+    """Limits in bytes by page size in the cgroups' spelling; a size that is spelled in two ways (2Mi,
+    2048Ki) has what both ask for.
+    """
+    found: Amounts = {}
+    for name, number in limits.items():
+        if name.startswith(HUGE_PAGES_PREFIX):
+            size = huge_page_size_name(whole(amount(name.removeprefix(HUGE_PAGES_PREFIX))))
+            found[size] = found.get(size, 0) + whole(number)
+    return found
 
 
 def may_swap(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> bool:
