@@ -22,6 +22,11 @@ from trio_kubelet.credential_providers.config import (
 )
 
 V1 = "credentialprovider.kubelet.k8s.io/v1"
+NO_NAME = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
 TOKEN = {"serviceAccountTokenAudience": "aud", "requireServiceAccount": True, "cacheType": "Token"}
 
 
@@ -215,6 +220,14 @@ def test_what_is_wrong_with_a_file_is_told_by_its_path(tmp_path: Path, data: byt
                 'tokenAttributes.requiredServiceAccountAnnotationKeys: Duplicate value: "a/b"',
                 'tokenAttributes: Invalid value: ["a/b"]: annotation keys cannot be both required and '
                 "optional",
+            ],
+        ),
+        (
+            {"tokenAttributes": TOKEN | {"requiredServiceAccountAnnotationKeys": ["ends-", "ends-"]}},
+            [
+                *['tokenAttributes.requiredServiceAccountAnnotationKeys: Invalid value: "ends-": ' + NO_NAME]
+                * 2,
+                'tokenAttributes.requiredServiceAccountAnnotationKeys: Duplicate value: "ends-"',
             ],
         ),
     ],

@@ -11,17 +11,16 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from trio_kubelet.api.errors import DecodeError
+from trio_kubelet.api.validation.formats import any_case_name
 from trio_kubelet.api.yaml import load_document
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.decode import Findings, decode_struct
-from trio_kubelet.config.flag_values import is_qualified_name
 
 V1: Final = "credentialprovider.kubelet.k8s.io/v1"
 _API_VERSIONS: Final = (V1, f"{V1}alpha1", f"{V1}beta1")
@@ -248,11 +247,13 @@ def _token_problems(token: TokenAttributes, version: str, *, tokens: bool) -> It
         )
     for name, keys in (("required", required), ("optional", optional)):
         field = f"{path}.{name}ServiceAccountAnnotationKeys"
+        seen = set()
         for key in keys:
-            if not is_qualified_name(key.lower()):
-                yield f"{field}: Invalid value: {json.dumps(key)}: must be a qualified name ([prefix/]name)"
-        for key, count in Counter(keys).items():
-            yield from [f"{field}: Duplicate value: {json.dumps(key)}"] * (count - 1)
+            for problem in any_case_name(key):
+                yield f"{field}: Invalid value: {json.dumps(key)}: {problem}"
+            if key in seen:
+                yield f"{field}: Duplicate value: {json.dumps(key)}"
+            seen.add(key)
     if both := sorted(set(required) & set(optional)):
         shown = json.dumps(both, separators=(",", ":"))
         yield f"{path}: Invalid value: {shown}: annotation keys cannot be both required and optional"
