@@ -299,6 +299,16 @@ async def test_an_orphan_is_ended_once_its_source_has_reported(autojump_clock: t
     assert {h.grace for h in world.runtime.log if h.what == "kill-begin"} == {1}
 
 
+async def test_an_orphan_that_cannot_be_ended_is_told_of(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("file",))
+    world.runtime.add("orphan", "who", source="file")
+    world.runtime.kill_errors["orphan"] = 2
+    async with world.running():
+        await world.add(source="file")
+        await world.until(lambda: not world.runtime.alive(), 30)
+    assert world.events.reasons("orphan") == ["FailedKillPod"] * 2
+
+
 async def test_an_orphan_without_annotation_waits_for_all_sources(autojump_clock: trio.abc.Clock) -> None:
     world = World(sources=("file", "api"))
     world.runtime.add("orphan", "who", source="")

@@ -275,7 +275,10 @@ class Syncer:
         """Stops a pod of which only the runtime knows (kubelet: `SyncTerminatingRuntimePod`)."""
         result = await self._runtime.kill_pod(None, running, grace)
         if not result.ok:
-            return SyncReport(error=f"error killing pod: {result}", acted=True)
+            error = f"error killing pod: {result}"
+            meta = v1.ObjectMeta(uid=running.uid, name=running.name, namespace=running.namespace)
+            self._recorder.record(v1.Pod(metadata=meta), "Warning", "FailedKillPod", error)
+            return SyncReport(error=error, acted=True)
         return SyncReport(acted=True)
 
     async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
