@@ -15,7 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration, MemorySwap
 from trio_kubelet.podinfo.context import NodeContext
-from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
+from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt, Reject
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
 from trio_kubelet.pods.admission.fit import NodeFacts
 from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
@@ -210,6 +210,22 @@ def test_whatever_would_refuse_a_new_pod_keeps_a_resize_waiting(tmp_path: Path) 
     answer = here.resize(moved, NOBODY)
     assert isinstance(answer, Postpone)
     assert (answer.reason, answer.cause) == ("Deferred", "NodeAffinity")
+
+
+def test_a_node_that_goes_down_refuses_who_would_be_taken_and_ends_nobody_for_one(tmp_path: Path) -> None:
+    gone = Reject("NodeShutdown", "Pod was rejected as the node is shutting down.")
+    here = NodeAdmitter(
+        node=lambda: NodeFacts(name="n", allocatable={"cpu": "2", "pods": "9"}),
+        sysctls=SysctlAllowlist([]),
+        allocations=AllocationStore(str(tmp_path)),
+        checks=(lambda pod: gone,),
+    )
+    others = Occupancy([make_pod("other", source="api", containers=[container(cpu="1")])]).beside("")
+    assert here.admit(pod(container(cpu="1")), others) == gone
+    too_large = here.admit(pod(container(cpu="2")), others)
+    assert isinstance(too_large, Reject)
+    assert too_large.reason == "OutOfcpu", "the first reason is told"
+    assert here.admit(pod(container(cpu="2"), spec={"priority": 2_000_000_000}), others) == gone
 
 
 def test_room_for_a_critical_pod_is_made(tmp_path: Path) -> None:

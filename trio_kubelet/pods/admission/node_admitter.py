@@ -76,11 +76,15 @@ class NodeAdmitter:
         return self._allocating.look_first(pod.metadata.uid, self._look)
 
     def _decide(self, pod: Pod, others: Others) -> Admit | Reject | Preempt:
-        """What is to be said of the pod with the resources it asks for here."""
-        for check in self._checks:
-            if (refused := check(pod)) is not None:
-                return refused
-        return decide(pod, others, self._node(), self._sysctls)
+        """What is to be said of the pod with the resources it asks for here. The further checks come last, as
+        in the kubelet, but before others are ended for the pod.
+        """
+        decision = decide(pod, others, self._node(), self._sysctls)
+        if not isinstance(decision, Reject):
+            for check in self._checks:
+                if (refused := check(pod)) is not None:
+                    return refused
+        return decision
 
     def granted(self, pod: Pod) -> None:
         """The pod starts with what it was granted before, else with what it asks for."""
