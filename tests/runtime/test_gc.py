@@ -25,6 +25,7 @@ from trio_kubelet.runtime.gc import (
     sandboxes_to_remove,
     uid_of_log_directory,
 )
+from trio_kubelet.runtime.log_links import restart_count_after
 from trio_kubelet.sim.faults import Kind
 
 
@@ -190,6 +191,21 @@ async def crash(here: World, times: int) -> None:
     for _ in range(times):
         await here.sync(a_pod)
         await trio.sleep(601)
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        ([], 0),
+        (["0.log.rotated", "1.log", "2.log"], 3),
+        (["145.log.log.rotated"], 146),
+        (["a.log", "12log", "-42.log", "rotated.23.log"], 0),
+        # Whoever made these, no runtime could be told of so many.
+        (["9223372036854775807.log", f"{'9' * 40}.log", "2147483647.log", "23.log"], 24),
+    ],
+)
+def test_restarts_are_counted_on_from_the_logs_that_are_there(names: list[str], count: int) -> None:
+    assert restart_count_after(names) == count
 
 
 async def test_dead_containers_go_with_their_logs_and_links(
