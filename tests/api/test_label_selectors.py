@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.selectors import SelectorError, matches, selector_text
+from trio_kubelet.api.selectors import SelectorError, matches, matches_terms, selector_text
 
 keys = st.sampled_from(["a", "b", "c"])
 values = st.sampled_from(["", "x", "y"])
@@ -80,3 +80,45 @@ def test_an_unknown_operator_is_an_error() -> None:
     for ask in (lambda: matches(selector, {}), lambda: selector_text(selector)):
         with pytest.raises(SelectorError, match=r'^"Like" is not a valid label selector operator$'):
             ask()
+
+
+def fits(labels: dict[str, str], *expressions: dict[str, Any], **term: Any) -> bool:
+    """Whether a node `n` with the labels fits a selector of one term."""
+    terms = [{"matchExpressions": expressions, **term}]
+    return matches_terms(msgspec.convert({"nodeSelectorTerms": terms}, v1.NodeSelector), labels, "n")
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "label", "fit"),
+    [
+        ("Gt", "5", "6", True),
+        ("Gt", "5", "5", False),
+        ("Lt", "5", "-6", True),
+        ("Lt", "+5", "+4", False),  # a label's value begins with a letter or digit
+        ("Gt", "5", "9223372036854775807", True),
+        ("Gt", "5", "9223372036854775808", False),  # more than 64 bits are no number
+        ("Lt", "9223372036854775808", "5", False),
+        ("Gt", "5", "six", False),
+        ("NotIn", "x", "y", True),
+        ("NotIn", "x", "x", False),
+        ("NotIn", "-x", "y", False),  # what is no label's value makes the term one that nothing fits
+        ("NotIn", "x" * 64, "y", False),
+        ("Near", "x", "x", False),
+    ],
+)
+def test_terms_of_one_value(operator: str, value: str, label: str, fit: bool) -> None:
+    assert fits({"a": label}, {"key": "a", "operator": operator, "values": [value]}) is fit
+
+
+def test_a_malformed_requirement_makes_its_term_one_that_nothing_fits() -> None:
+    good = {"key": "a", "operator": "Exists"}
+    here = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    assert fits({"a": ""}, good)
+    assert not fits({"a": ""}, good, {"key": "-", "operator": "DoesNotExist"})
+    assert not fits({"a": ""}, good, {"key": "b", "operator": "NotIn", "values": []})
+    assert not fits({"a": ""}, {**good, "values": ["x"]})
+    assert fits({"a": ""}, good, matchFields=[here])
+    assert not fits({"a": ""}, good, matchFields=[{**here, "values": ["m"]}])
+    assert not fits({"a": ""}, good, matchFields=[{**here, "operator": "Exists"}])
+    assert not fits({"a": ""}, good, matchFields=[{**here, "values": ["n", "m"]}])
+    assert not fits({"a": ""})

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.validation.formats import label_value, qualified_name
+
+_LONGEST_NUMBER: Final = 63  # as label values may be
 
 _WRITTEN: Final[dict[str, Callable[[str, str], str]]] = {
     "In": lambda key, values: f"{key} in ({values})",
@@ -75,39 +78,55 @@ def matches_terms(selector: v1.NodeSelector, labels: Mapping[str, str], name: st
 
 
 def _matches_term(term: v1.NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
-    """All requirements of a term hold; an empty or malformed one matches nothing."""
-    if not term.match_expressions and not term.match_fields:
+    """All requirements of a term hold; an empty one, or one with a malformed requirement, matches nothing."""
+    expressions, match_fields = term.match_expressions or [], term.match_fields or []
+    if not (expressions or match_fields) or not all(map(_is_sound, expressions)):
         return False
-    fields = {"metadata.name": name} if name else {}
-    by_label = (_matches(requirement, labels) for requirement in term.match_expressions or ())
-    if not all(by_label):
+    if any(each.operator not in ("In", "NotIn") or len(each.values or ()) != 1 for each in match_fields):
         return False
-    for requirement in term.match_fields or ():
-        if requirement.operator not in ("In", "NotIn") or len(requirement.values or ()) != 1:
-            return False
-        if fields and not _matches(requirement, fields):
-            return False
-    return True
+    fields = {"metadata.name": name}
+    return all(_matches(requirement, labels) for requirement in expressions) and (
+        not name or all(_matches(requirement, fields) for requirement in match_fields)
+    )
+
+
+def _is_sound(requirement: v1.NodeSelectorRequirement) -> bool:
+    """Whether a requirement of labels is one that Kubernetes can read (its `labels.NewRequirement`)."""
+    values = requirement.values or []
+    if qualified_name(requirement.key) or any(map(label_value, values)):
+        return False
+    match requirement.operator:
+        case "In" | "NotIn":
+            return bool(values)
+        case "Exists" | "DoesNotExist":
+            return not values
+        case "Gt" | "Lt":
+            return len(values) == 1 and _int64(values[0]) is not None
+    return False
 
 
 def _matches(requirement: v1.NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """Whether a sound requirement holds."""
     values = requirement.values or []
     value = labels.get(requirement.key)
     match requirement.operator:
         case "In":
-            return value is not None and value in values
+            return value in values
         case "NotIn":
-            return bool(values) and (value is None or value not in values)
+            return value not in values
         case "Exists":
-            return not values and value is not None
+            return value is not None
         case "DoesNotExist":
-            return not values and value is None
-        case "Gt" | "Lt":
-            if len(values) != 1 or value is None:
-                return False
-            numbers = [int(text) if re.fullmatch(r"[+-]?\d+", text) else None for text in (value, values[0])]
-            if numbers[0] is None or numbers[1] is None:
-                return False
-            return numbers[0] > numbers[1] if requirement.operator == "Gt" else numbers[0] < numbers[1]
-        case _:
-            return False
+            return value is None
+    number, bound = _int64(value or ""), _int64(values[0])
+    if number is None or bound is None:
+        return False
+    return number > bound if requirement.operator == "Gt" else number < bound
+
+
+def _int64(text: str) -> int | None:
+    """A decimal number of 64 bits, None for any other text."""
+    if len(text) > _LONGEST_NUMBER or not re.fullmatch(r"[+-]?[0-9]+", text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
