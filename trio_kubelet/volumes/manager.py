@@ -55,9 +55,11 @@ V = TypeVar("V")
 # What of a pod's directory belongs to volumes; `plugins` holds the markers that they are ready.
 _PARTS = ("volume-subpaths", "volumes", "volumeDevices", "plugins")
 _PATIENCE = 123.0
-"""Seconds a pod waits for volumes until that is told as such (kubelet: `podAttachAndMountTimeout`)."""
+"""Seconds a round of a pod waits for volumes that others make (kubelet: `podAttachAndMountTimeout`)."""
 
 LIMIT_EXCEEDED = "VolumeAttachmentLimitExceeded"
+_MOST_TOLD = 11
+"""Reasons why volumes cannot be told at most (kubelet: `AddErrorToPod`)."""
 _LIMIT_REACHED = "Node has reached its volume attachment limit, rejecting pod."
 
 
@@ -85,7 +87,6 @@ class VolumeManager:
         self._timeout = timeout
         self._events = events
         self._persistent = persistent
-        self._waiting_since: dict[str, float] = {}
         self._plugins: dict[str, dict[str, str]] = {}  # of the volumes that are set up, by UID of the pod
         self._wanted_since: dict[str, float] = {}
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
@@ -97,7 +98,7 @@ class VolumeManager:
         """
         if self._objects is not None:
             self._objects.register(pod)
-        uid, volumes = pod.metadata.uid, used_volumes(pod)
+        volumes = used_volumes(pod)
         if not volumes:
             return
         node, began = self._node(), trio.current_time()
@@ -125,8 +126,7 @@ class VolumeManager:
         if others:
             short = await self._set_up_others(pod, others, 0 if failed or impossible else _PATIENCE)
         if failed or impossible or short.unmounted:
-            raise self._unmounted(uid, failed, impossible, short)
-        self._waiting_since.pop(uid, None)
+            raise self._unmounted(failed, impossible, short)
 
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
@@ -151,7 +151,6 @@ class VolumeManager:
             await self._in_thread(uid, work)
         self._plugins.pop(uid, None)
         self._wanted_since.pop(uid, None)
-        self._waiting_since.pop(uid, None)
         if self._objects is not None:
             self._objects.unregister(uid)
 
@@ -298,26 +297,22 @@ class VolumeManager:
             self._events.record(pod, "Warning", "FailedMount", message)
 
     def _unmounted(
-        self, uid: str, failed: Mapping[str, str], impossible: Mapping[str, str], short: Shortfall
+        self, failed: Mapping[str, str], impossible: Mapping[str, str], short: Shortfall
     ) -> VolumeError:
-        """Why the pod cannot go on; worth an event of its own only after it has waited for long."""
-        now = trio.current_time()
-        since = self._waiting_since.setdefault(uid, now)
+        """Why the pod cannot go on. Of volumes that fail, or take long, no more is said than of each of them
+        (kubelet: `wait.Interrupted`).
+        """
         impossible = {**impossible, **short.unprocessed}
-        late = bool(short.unmounted) and not impossible and not failed
-        waited_long = late or now - since >= _PATIENCE
-        if waited_long:
-            self._waiting_since[uid] = now
-        cause = "; ".join({**impossible, **failed}.values())
-        if waited_long and not impossible:
-            cause = "context deadline exceeded"
-        told = self._events is not None and not waited_long and not impossible
+        if impossible:
+            cause = "; ".join(sorted([*dict.fromkeys(impossible.values())][:_MOST_TOLD]))
+        else:
+            cause = "; ".join(failed.values()) or "context deadline exceeded"
         names = " ".join(sorted({*failed, *impossible, *short.unmounted}))
         limit = f"{_LIMIT_REACHED} " if short.too_many else ""
         return VolumeError(
             f"{limit}unmounted volumes=[{names}], unattached volumes=[{' '.join(short.unattached)}], "
             f"failed to process volumes=[{' '.join(sorted(impossible))}]: {cause}",
-            told=told or late,  # the kubelet says nothing more of what only takes long
+            told=not impossible and (self._events is not None or not failed),
             rejection=LIMIT_EXCEEDED if short.too_many else "",
         )
 
