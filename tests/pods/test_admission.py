@@ -362,7 +362,10 @@ def test_apparmor_profiles_need_a_kernel_that_knows_them() -> None:
     assert admit(with_profile("RuntimeDefault")) == refused
     assert admit(with_profile("Unconfined")) == Admit()
     assert admit(with_profile("RuntimeDefault"), node=able) == Admit()
-    assert isinstance(admit(with_profile("Localhost", " "), node=able), Reject)
+    for name, shown in ((" ", "* "), (None, "nil")):
+        text = "Cannot enforce AppArmor: invalid empty AppArmor profile name: "
+        text += f'"&AppArmorProfile{{Type:Localhost,LocalhostProfile:{shown},}}"'
+        assert admit(with_profile("Localhost", name), node=able) == Reject("AppArmor", text)
     annotation = "container.apparmor.security.beta.kubernetes.io/c"
     assert admit(make_pod(annotations={annotation: "runtime/default"})) == refused
     assert admit(make_pod(annotations={annotation: "unconfined"})) == Admit()

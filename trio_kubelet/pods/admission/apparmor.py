@@ -7,6 +7,7 @@ import os
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
+from trio_kubelet.common.log import go_quote
 from trio_kubelet.runtime.configs.security import own_apparmor_profile
 
 _UNCONFINED = "unconfined"
@@ -30,8 +31,11 @@ def refusal(pod: v1.Pod, enabled: bool) -> str:
     if not enabled:
         return "Cannot enforce AppArmor: AppArmor is not enabled on the host"
     for profile in _profiles(pod):
-        if profile.type == "Localhost" and not (profile.localhost_profile or "").strip():
-            return "Cannot enforce AppArmor: invalid empty AppArmor profile name"
+        name = profile.localhost_profile
+        if profile.type == "Localhost" and not (name or "").strip():
+            shown = "nil" if name is None else f"*{name}"
+            whole = go_quote(f"&AppArmorProfile{{Type:Localhost,LocalhostProfile:{shown},}}")
+            return f"Cannot enforce AppArmor: invalid empty AppArmor profile name: {whole}"
     return ""
 
 
