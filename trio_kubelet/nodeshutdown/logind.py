@@ -10,6 +10,7 @@ from typing import Final
 import trio
 
 from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.dbus.doors import Bus
 from trio_kubelet.dbus.values import Descriptor, Method, Signals
@@ -37,7 +38,7 @@ SHUTDOWNS: Final = Signals(_SERVICE, _PATH, _MANAGER, "PrepareForShutdown", by_a
 taken back by who lends it) can announce it to the node.
 """
 
-_PAUSES, _TRIES = Pauses(0.1, 60.0), 6
+_PAUSES, _TRIES = Pauses(0.1, 60.0), 5
 """Seconds before it is asked whether logind has read its configuration, doubling, and how often."""
 
 
@@ -72,7 +73,8 @@ class Logind:
             await trio.sleep(_PAUSES.after(tries))
         raise LogindError(
             f"node shutdown manager was timed out after {_TRIES} attempts waiting for logind "
-            f"InhibitDelayMaxSec to update to {seconds}s (ShutdownGracePeriod), current value is {delay:g}s"
+            f"InhibitDelayMaxSec to update to {format_duration(seconds)} (ShutdownGracePeriod), "
+            f"current value is {format_duration(delay)}"
         )
 
     @asynccontextmanager
