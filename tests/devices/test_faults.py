@@ -345,7 +345,7 @@ async def test_a_plugin_that_dies_between_allocate_and_the_start(directory: Path
         async with sample_plugin(directory, 2, "--endpoint", "b.sock", "--pre-start", resource=OTHER) as back:
             await until(lambda: counts(node, OTHER) == (2, 2))
             await node.manager.given(careful_pod, (careful_pod.spec.containers or [])[0])
-            assert back.calls("pre-start")
+            await until(lambda: bool(back.calls("pre-start")))
             assert not back.calls("allocate")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,18 @@ def test_texts_of_sets(text: str) -> None:
     assert cpus_text(parse_cpus(text)) == text
 
 
-@pytest.mark.parametrize("text", ["x", "3-1", "1-", "-1", "1,,2", "0-999999999", "1 2"])
-def test_texts_that_are_no_sets(text: str) -> None:
-    with pytest.raises(ValueError, match="CPU"):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x", 'strconv.Atoi: parsing "x": invalid syntax'),
+        ("3-1", 'invalid range "3-1" (3 > 1)'),
+        ("1-", 'strconv.Atoi: parsing "": invalid syntax'),
+        ("-1", 'strconv.Atoi: parsing "": invalid syntax'),
+        ("1,,2", 'strconv.Atoi: parsing "": invalid syntax'),
+        ("0-999999999", '"0-999999999" is no range of CPUs'),
+        ("1 2", 'strconv.Atoi: parsing "1 2": invalid syntax'),
+    ],
+)
+def test_texts_that_are_no_sets(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
         parse_cpus(text)
