@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import trio
 
+from tests.slow_library import numbers_with_library
 from trio_kubelet.common import processes
 from trio_kubelet.common.processes import Program, start_process
 
@@ -60,21 +59,7 @@ trio.run(main)
 
 
 def test_while_the_kernel_lets_no_program_begin_the_loop_goes_on(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
-    source.write_text(SLOW_KERNEL)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    said = subprocess.run(
-        [sys.executable, "-c", LOOP],
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    code, took, longest = map(float, said.stdout.split())
+    code, took, longest = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
     assert code == 0
     assert took > 0.9
     assert longest < 0.5

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 from outcome import Error, Outcome, Value
 
+from tests.slow_library import numbers_with_library
 from trio_kubelet.common.threads import THREADS, Threads, start_thread
 
 LONG = 10.0
@@ -145,21 +144,7 @@ print(time.monotonic() - began, longest)
 
 
 def test_while_the_kernel_lets_no_thread_begin_the_loop_goes_on(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
-    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
-    source.write_text(SLOW_KERNEL)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    said = subprocess.run(
-        [sys.executable, "-c", LOOP],
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    took, longest = map(float, said.stdout.split())
+    took, longest = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
     assert took > 0.9
     assert longest < 0.5
 
