@@ -29,7 +29,7 @@ log = get_logger(__name__)
 LOG_DIR = "/var/log"
 JOURNAL_SECONDS = 30.0
 PIECE = 64 * 1024
-_UNITS = 16 << 20  # bytes of names of units, which are hundreds of thousands
+_UNITS = 16 << 20  # bytes of the names of all units: hundreds of thousands have room
 
 
 class SystemLogs:
