@@ -18,11 +18,32 @@ set_open_files(300)
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
+OPENS = """
+import os
+import re
+from pathlib import Path
+from trio_kubelet.host import FILES_WITH_ROOM, set_open_files
+def room():
+    return int(re.search(r"^FDSize:\\s+(\\d+)$", Path("/proc/self/status").read_text(), re.MULTILINE)[1])
+set_open_files(FILES_WITH_ROOM + 1000)
+before = room()
+files = [os.open("/", os.O_PATH) for _ in range(FILES_WITH_ROOM - 100)]
+assert room() == before, (before, room())
+files += [os.open("/", os.O_PATH) for _ in range(200)]
+assert room() > before, (before, room())
+"""
+
 
 def test_so_many_files_may_be_open() -> None:
     done = subprocess.run([sys.executable, "-c", SETS], capture_output=True, text=True, check=True)
     assert done.stdout == "(300, 300)\n"
     assert done.stderr == ""
+
+
+def test_the_kernel_has_room_for_the_files_of_a_large_node_from_the_start() -> None:
+    """While its table grows the event loop would stand."""
+    done = subprocess.run([sys.executable, "-c", OPENS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_limit_that_may_not_be_raised_is_told_and_stays(

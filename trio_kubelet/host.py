@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -25,6 +27,9 @@ from trio_kubelet.node.swap import swap_is_on, tmpfs_stays_in_memory
 from trio_kubelet.podinfo.context import NodeContext
 
 log = get_logger(__name__)
+
+FILES_WITH_ROOM: Final = 8192
+"""A power of two. Room for a file is eight bytes of the kernel's memory."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,3 +151,18 @@ def set_open_files(most: int) -> None:
         resource.prlimit(0, resource.RLIMIT_NOFILE, (most, most))
     except OSError as exc:
         log.error("Failed to set rlimit on max file handles", maxOpenFiles=most, err=exc)
+    _make_room_for_files()
+
+
+def _make_room_for_files() -> None:
+    """The kernel doubles its table of a process's files when one is opened that has no room in it. Where the
+    process has threads, whoever opens that one, the event loop too, waits until every CPU has done something
+    else (`synchronize_rcu` below `expand_files`): 20 ms, and half a second where processes want the CPUs. The
+    table never gets smaller, so it is made large before there are threads.
+    """
+    last = min(FILES_WITH_ROOM, resource.getrlimit(resource.RLIMIT_NOFILE)[0]) - 1
+    try:
+        with open(os.devnull, "rb") as file:
+            os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, last))
+    except OSError as exc:
+        log.v(2).info("The table of open files stays as it is", err=exc)
