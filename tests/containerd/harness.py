@@ -6,11 +6,14 @@ the agent by the agent's own view.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -45,6 +48,7 @@ _CALL_SECONDS = 20.0 * PATIENCE
 _AGENT_START_SECONDS = 20.0
 _AGENT_STOP_SECONDS = 60.0
 _numbers = itertools.count()
+_NO_SUBNET = ipaddress.IPv4Network("192.0.2.0/24")  # of a node that is only taken down
 
 
 @overload
@@ -392,6 +396,28 @@ class Node:
         return "\n".join(parts)
 
 
+_ROOT_OF_A_RUN = re.compile(r"trio[-_]kubelet[-_]t(\d+)[-_](\d+)(\.slice)?")
+
+
+def _nodes_of_killed_runs() -> list[NodeLayout]:
+    """Those whose cgroups are there and whose run is not: no process has its number."""
+    alive = {int(path.name) % 10**6 for path in Path("/proc").iterdir() if path.name.isdigit()}
+    roots = {path.name for mount in cleanup.cgroup_mounts(mounts()) for path in mount.iterdir()}
+    found = []
+    for root in filter(None, map(_ROOT_OF_A_RUN.fullmatch, roots)):
+        if int(root[1]) not in alive:
+            name = f"t{root[1]}-{root[2]}"
+            found.append(NodeLayout(name, Path(f"/tmp/tk-{name}"), _NO_SUBNET, systemd=root[3] is not None))
+    return found
+
+
+async def take_down_what_killed_runs_left() -> None:
+    """Thousands of cgroups make every call of the runtime slower, also those that nobody is in."""
+    for layout in _nodes_of_killed_runs():
+        print(f"taking down node {layout.name} of a run that was killed", file=sys.stderr)
+        await cleanup.take_down(layout)
+
+
 @asynccontextmanager
 async def running_node(
     provisions: Provisions, scratch: Path, *, systemd: bool = False, name: str = ""
@@ -401,6 +427,7 @@ async def running_node(
     `scratch` receives manifests and logs; it stays, the node's own directory (short, for its sockets) goes.
     """
     cleanup.become_subreaper()
+    await take_down_what_killed_runs_left()
     number = next(_numbers)
     name = name or f"t{os.getpid() % 10**6}-{number}"
     layout = await new_layout(name, Path(f"/tmp/tk-{name}"), systemd=systemd)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
 import trio
 
-from tests.containerd.conftest import NewNode
+from tests.containerd.conftest import CHOSEN, NewNode
 from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, wait_until
 from tests.containerd.registry import running_registry
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
 from trio_kubelet.standalone.images import BUSYBOX_IMAGE, NONROOT_IMAGE, PAUSE_IMAGE, WEB_IMAGE
+from trio_kubelet.standalone.layout import NodeLayout
 from trio_kubelet.standalone.node import Provisions
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
@@ -110,6 +113,48 @@ async def test_two_nodes_side_by_side_do_not_meet(new_node: NewNode) -> None:
             assert await second.sandboxes() == []
             await run_web(second)
         assert len(await first.running("web")) == 1
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import trio
+from tests.containerd.harness import running_node
+from tests.containerd.test_harness import run_web
+from trio_kubelet.standalone import cleanup
+from trio_kubelet.standalone.node import provide
+
+async def main():
+    async with running_node(await provide(sys.argv[1], lambda text: None), Path(sys.argv[2])) as node:
+        await run_web(node)
+        print(node.name, *{line.split()[0] for line in await cleanup.leftovers(node.layout)}, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+trio.run(main)
+"""
+
+
+async def test_what_a_killed_run_left_is_taken_down_before_the_next_node(
+    new_node: NewNode, tmp_path: Path
+) -> None:
+    """Nodes of other runs that are at work stay; this one may be taken down by one of those."""
+    scratch = tmp_path / "killed"
+    scratch.mkdir()
+    killed = await trio.run_process(
+        [sys.executable, "-c", KILLED, CHOSEN, str(scratch)], capture_stdout=True, check=False
+    )
+    name, *kinds = killed.stdout.decode().split()
+    assert killed.returncode == -signal.SIGKILL
+    assert {"process", "mount", "cgroup", "file"} <= set(kinds)
+    async with new_node() as node:
+        assert node.name != name
+        of_killed = NodeLayout(name, Path(f"/tmp/tk-{name}"), node.layout.subnet)
+
+        async def is_gone() -> bool:
+            return not await cleanup.leftovers(of_killed)
+
+        assert await wait_until(is_gone, 30)
+        await run_web(node)
 
 
 async def test_an_image_is_pulled_from_a_registry_on_loopback(
