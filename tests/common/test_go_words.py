@@ -21,6 +21,7 @@ from trio_kubelet.common.go_words import (
     errno_words,
     error_words,
     os_words,
+    parse_integer,
     tls_words,
 )
 
@@ -117,3 +118,50 @@ def test_names() -> None:
         "dial tcp: lookup h on 10.0.0.10:53: read udp 10.0.0.10:53: i/o timeout"
     )
     assert dial_words(trio.TooSlowError(), "h", "h:1") == "dial tcp h:1: i/o timeout"
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "bits", "number"),
+    [
+        ("0", "Atoi", 64, 0),
+        ("+7", "Atoi", 64, 7),
+        ("-0", "Atoi", 64, 0),
+        ("0" * 5000 + "12", "Atoi", 64, 12),
+        ("9223372036854775807", "Atoi", 64, 2**63 - 1),
+        ("-9223372036854775808", "ParseInt", 64, -(2**63)),
+        ("-2147483648", "ParseInt", 32, -(2**31)),
+        ("18446744073709551615", "ParseUint", 64, 2**64 - 1),
+        ("65535", "ParseUint", 16, 65535),
+    ],
+)
+def test_numbers_are_read_as_by_go(text: str, function: str, bits: int, number: int) -> None:
+    assert parse_integer(text, function, bits) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "bits", "quoted", "why"),
+    [
+        ("", "Atoi", 64, '""', "invalid syntax"),
+        ("+", "Atoi", 64, '"+"', "invalid syntax"),
+        ("+-1", "Atoi", 64, '"+-1"', "invalid syntax"),
+        ("1_0", "Atoi", 64, '"1_0"', "invalid syntax"),
+        (" 1", "Atoi", 64, '" 1"', "invalid syntax"),
+        ("1\n", "Atoi", 64, r'"1\n"', "invalid syntax"),
+        ('"', "Atoi", 64, r'"\""', "invalid syntax"),
+        ("٣", "Atoi", 64, '"٣"', "invalid syntax"),
+        ("²", "ParseInt", 32, '"²"', "invalid syntax"),
+        ("+1", "ParseUint", 16, '"+1"', "invalid syntax"),
+        ("-1", "ParseUint", 16, '"-1"', "invalid syntax"),
+        ("65536", "ParseUint", 16, '"65536"', "value out of range"),
+        ("9223372036854775808", "Atoi", 64, '"9223372036854775808"', "value out of range"),
+        ("-9223372036854775809", "Atoi", 64, '"-9223372036854775809"', "value out of range"),
+        ("2147483648", "ParseInt", 32, '"2147483648"', "value out of range"),
+        ("9" * 5000, "Atoi", 64, f'"{"9" * 5000}"', "value out of range"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_gos_words(
+    text: str, function: str, bits: int, quoted: str, why: str
+) -> None:
+    with pytest.raises(ValueError, match=r"^strconv") as refused:
+        parse_integer(text, function, bits)
+    assert str(refused.value) == f"strconv.{function}: parsing {quoted}: {why}"

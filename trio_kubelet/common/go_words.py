@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.log import go_quote
 
 DEADLINE_EXCEEDED: Final = "context deadline exceeded"
 PLAIN_HTTP: Final = "http: server gave HTTP response to HTTPS client"
@@ -122,6 +123,28 @@ _VERIFY: Final = {
     62: "certificate is valid for other names",
     64: "certificate is valid for other addresses",
 }
+
+
+_LONGEST: Final = 20
+"""Digits of a number of 64 bits."""
+
+
+def parse_integer(text: str, function: str = "Atoi", bits: int = 64) -> int:
+    """A decimal number as Go's `strconv.Atoi`, `ParseInt` or `ParseUint` (no sign) reads it.
+
+    Raises ValueError in the words of that function.
+    """
+    has_sign = function != "ParseUint" and text.startswith(("+", "-"))
+    digits = text[1:] if has_sign else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"strconv.{function}: parsing {go_quote(text)}: invalid syntax")
+    digits = digits.lstrip("0") or "0"
+    if len(digits) <= _LONGEST:  # Python refuses to read very long ones
+        number = -int(digits) if text.startswith("-") else int(digits)
+        limit = 1 << (bits - 1)
+        if 0 <= number < 2 * limit if function == "ParseUint" else -limit <= number < limit:
+            return number
+    raise ValueError(f"strconv.{function}: parsing {go_quote(text)}: value out of range")
 
 
 def errno_words(number: int) -> str:

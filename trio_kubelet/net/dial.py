@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.go_words import dial_words
+from trio_kubelet.common.go_words import dial_words, parse_integer
 
 LOOPBACK = "127.0.0.1"
 
@@ -21,9 +21,7 @@ def resolve_port(port: int | str, container: v1.Container) -> int:
         number = port
     else:
         named = next((p.container_port for p in container.ports or () if p.name == port), None)
-        if named is None and not port.isdecimal():
-            raise ValueError(f'strconv.Atoi: parsing "{port}": invalid syntax')
-        number = int(port) if named is None else named
+        number = parse_integer(port) if named is None else named
     if not 0 < number < 65536:
         raise ValueError(f"invalid port number: {number}")
     return number

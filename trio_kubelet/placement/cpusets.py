@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from trio_kubelet.common.go_words import parse_integer
+
 CPUSet: TypeAlias = frozenset[int]
 
 NONE: CPUSet = frozenset()
@@ -15,10 +17,8 @@ def parse_cpus(text: str) -> CPUSet:
     found: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
         first, dash, last = part.partition("-")
-        for number in (first, last) if dash else (first,):
-            if not (number.isascii() and number.isdigit()):
-                raise ValueError(f'strconv.Atoi: parsing "{number}": invalid syntax')
-        low, high = int(first), int(last) if dash else int(first)
+        low = parse_integer(first)
+        high = parse_integer(last) if dash else low
         if low > high:
             raise ValueError(f'invalid range "{part}" ({low} > {high})')
         if high > 65_535:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from trio_kubelet.common.go_words import parse_integer
+from trio_kubelet.common.log import go_quote
 from trio_kubelet.config import flag_values
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
@@ -58,12 +59,12 @@ def _topology_options(options: Mapping[str, str]) -> tuple[bool, int]:
         if name == "prefer-closest-numa-nodes":
             closest = parse_bool(name, text)
         elif name == "max-allowable-numa-nodes":
-            if re.fullmatch("[+-]?[0-9]+", text) is None:
+            try:
+                most = parse_integer(text)
+            except ValueError as exc:
                 raise ConfigurationError(
-                    f'unable to convert policy option to integer "{name}": '
-                    f'strconv.Atoi: parsing "{text}": invalid syntax'
-                )
-            most = int(text)
+                    f'unable to convert policy option to integer "{name}": {exc}'
+                ) from None
             if most < MAX_NUMA_NODES:
                 raise ConfigurationError(
                     f'the minimum value of "{name}" should not be less than {MAX_NUMA_NODES}'
@@ -79,5 +80,5 @@ def parse_bool(name: str, text: str) -> bool:
         return flag_values.parse_bool(text)
     except ValueError:
         raise ConfigurationError(
-            f'bad value for option "{name}": strconv.ParseBool: parsing "{text}": invalid syntax'
+            f'bad value for option "{name}": strconv.ParseBool: parsing {go_quote(text)}: invalid syntax'
         ) from None

@@ -15,7 +15,13 @@ import h2.exceptions
 import trio
 
 from trio_kubelet.common.duration import format_duration
-from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, EOF, UNEXPECTED_EOF, connection_words
+from trio_kubelet.common.go_words import (
+    DEADLINE_EXCEEDED,
+    EOF,
+    UNEXPECTED_EOF,
+    connection_words,
+    parse_integer,
+)
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.grpc.framing import (
@@ -199,11 +205,12 @@ class _Call:
             raise _no_grpc(status, kind)
         if code is None:
             raise _Failed(13, "server closed the stream without sending trailers")
-        if not code.isdecimal():
-            why = f"strconv.ParseInt: parsing {go_quote(code)}: invalid syntax"
-            raise _Failed(2, f"transport: malformed grpc-status: {why}")
-        if code != "0":
-            raise _Failed(int(code), told_message(self._headers))
+        try:
+            number = parse_integer(code, "ParseInt", 32)
+        except ValueError as exc:
+            raise _Failed(2, f"transport: malformed grpc-status: {exc}") from None
+        if number != 0:
+            raise _Failed(number, told_message(self._headers))
         return decode_status(bytes(self._body))
 
 

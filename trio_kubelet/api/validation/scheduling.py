@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -12,6 +11,7 @@ from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.tolerations import COMPARISONS, decimal_integer
 from trio_kubelet.api.validation.formats import dns_label, dns_subdomain, label_value, qualified_name
 from trio_kubelet.api.validation.problems import Problems
+from trio_kubelet.common.go_words import parse_integer
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -213,17 +213,11 @@ def _decimal_integer(value: str) -> list[str]:
     wrong = []
     if not re.fullmatch(r"0|-?[1-9][0-9]*", value):
         wrong.append("must be a valid decimal integer in canonical form" if value else "must be non-empty")
-    quoted = json.dumps(value, ensure_ascii=False)
-    if not re.fullmatch(r"[-+]?[0-9]+", value):
-        wrong.append(f"strconv.ParseInt: parsing {quoted}: invalid syntax")
-    elif _is_too_large(value):
-        wrong.append(f"strconv.ParseInt: parsing {quoted}: value out of range")
+    try:
+        parse_integer(value, "ParseInt")
+    except ValueError as exc:
+        wrong.append(str(exc))
     return wrong
-
-
-def _is_too_large(number: str) -> bool:
-    digits = number.lstrip("-+").lstrip("0")
-    return len(digits) > 19 or int(digits or "0") >= 2**63 + number.startswith("-")
 
 
 def validate_tolerations(

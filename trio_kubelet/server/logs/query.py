@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.go_words import parse_integer
 from trio_kubelet.common.log import go_quote
 
 MOST_LINES = 100_000
@@ -20,7 +21,6 @@ LONGEST_NAME = 256
 MOST_SERVICES = 4
 
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?[0-9]+")
 _UNSAFE = re.compile(r"[^a-zA-Z\-_.:0-9@]")
 
 
@@ -101,15 +101,11 @@ def _read_number(name: str, query: Mapping[str, Sequence[str]], errors: list[str
     value = _first(query, name)
     if not value:
         return None
-    reason = ""
-    if not _NUMBER.fullmatch(value):
-        reason = "invalid syntax"
-    elif len(value) > 20 or not -(2**63) <= int(value) < 2**63:
-        reason = "value out of range"
-    if reason:
-        errors.append(_invalid(name, value, f"strconv.Atoi: parsing {go_quote(value)}: {reason}"))
+    try:
+        return parse_integer(value)
+    except ValueError as exc:
+        errors.append(_invalid(name, value, str(exc)))
         return None
-    return int(value)
 
 
 def validate(query: LogQuery, file_error: str | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
-from trio_kubelet.common.log import go_quote
+from trio_kubelet.common.go_words import parse_integer
 from trio_kubelet.config.decode import to_configz
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.certificates.selfsigned_process import self_signed_files
@@ -96,11 +95,11 @@ def debug_flags(set_verbosity: Callable[[int], None]) -> Handler:
         if request.method != "PUT":
             return plain(406, "unsupported http method")
         value = request.body.decode("utf-8", "surrogateescape")
-        if not re.fullmatch(r"[0-9]+", value):
-            return plain(400, f"strconv.ParseUint: parsing {go_quote(value)}: invalid syntax")
-        if len(value) > 20 or int(value) >= 1 << 32:
-            return plain(400, f"strconv.ParseUint: parsing {go_quote(value)}: value out of range")
-        set_verbosity(min(int(value), (1 << 31) - 1))
+        try:
+            level = parse_integer(value, "ParseUint", 32)
+        except ValueError as exc:
+            return plain(400, str(exc))
+        set_verbosity(min(level, (1 << 31) - 1))
         return plain(200, f"successfully set klog.logging.verbosity to {value}")
 
     return page

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from trio_kubelet.common.go_words import parse_integer
+
 Query = Mapping[str, Sequence[str]]
 # No number is made of a longer one, and no zero is looked at again: there may be thousands of them.
-_PORT = re.compile(r"(?=[0-9])0*+(?:(?P<number>[0-9]{0,5})|[0-9]++)")
 
 
 class BadStreamOptions(Exception):
@@ -54,15 +54,10 @@ def read_ports(query: Query) -> list[int]:
 
 
 def _port(text: str, part: str) -> int:
-    found = _PORT.fullmatch(part)
-    if found is None:
-        problem = "invalid syntax"
-    elif found["number"] is None or (number := int(found["number"] or 0)) > 0xFFFF:
-        problem = "value out of range"
-    elif number < 1:
+    try:
+        number = parse_integer(part, "ParseUint", 16)
+    except ValueError as exc:
+        raise BadStreamOptions(f'unable to parse "{text}" as a port: {exc}') from None
+    if number < 1:
         raise BadStreamOptions(f'port "{text}" must be > 0')
-    else:
-        return number
-    raise BadStreamOptions(
-        f'unable to parse "{text}" as a port: strconv.ParseUint: parsing "{part}": {problem}'
-    )
+    return number
