@@ -158,7 +158,7 @@ def _make_room_for_files() -> None:
     """The kernel doubles its table of a process's files when one is opened that has no room in it.
 
     Where the process has threads, whoever opens that one, the event loop too, waits until every CPU has done
-    something else (`synchronize_rcu` below `expand_files`): 5 to 20 ms, and half a second where processes want
+    something else (`synchronize_rcu` below `expand_files`): 5 to 20 ms, and half a second where others want
     the CPUs. The table never gets smaller, so it is made large once, when nothing is there to be held up.
     """
     last = min(FILES_WITH_ROOM, resource.getrlimit(resource.RLIMIT_NOFILE)[0]) - 1
