@@ -15,6 +15,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.server import Server
+from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,6 +147,35 @@ def _http2(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> 
 
 SETTINGS = _http2(4)
 INFORMATION = _http2(1, 1, b"\x08\x03100", 4)  # HEADERS that say `:status: 100`
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ("5", "code = NotFound desc = "),
+        ("99", "code = Code(99) desc = "),
+        ("-1", "code = Code(4294967295) desc = "),
+        ("²", 'strconv.ParseInt: parsing "²": invalid syntax'),
+        ("x", 'strconv.ParseInt: parsing "x": invalid syntax'),
+        ("2147483648", 'strconv.ParseInt: parsing "2147483648": value out of range'),
+        ("9" * 5000, f'strconv.ParseInt: parsing "{"9" * 5000}": value out of range'),
+    ],
+)
+async def test_a_status_that_is_none_fails_the_probe_in_gos_words(status: str, why: str) -> None:
+    fields = ((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", status))
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.send_all(SETTINGS + _http2(1, 1, Encoder().encode(fields), 5))
+        await stream.receive_some(1000)
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        outcome = await probe_grpc("127.0.0.1", listener.socket.getsockname()[1], "", 60)
+        nursery.cancel_scope.cancel()
+    if not why.startswith("code"):
+        why = f"code = Unknown desc = transport: malformed grpc-status: {why}"
+    assert outcome == Outcome(Verdict.FAILURE, f"error: health rpc probe failed: rpc error: {why}")
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ class _Call:
         except ValueError as exc:
             raise _Failed(2, f"transport: malformed grpc-status: {exc}") from None
         if number != 0:
-            raise _Failed(number, told_message(self._headers))
+            raise _Failed(number & 0xFFFF_FFFF, told_message(self._headers))
         return decode_status(bytes(self._body))
 
 
