@@ -396,6 +396,11 @@ class Node:
         return "\n".join(parts)
 
 
+def base_of(name: str) -> Path:
+    """The directory of the node of that name, short for its sockets."""
+    return Path(f"/tmp/tk-{name}")
+
+
 _ROOT_OF_A_RUN = re.compile(r"trio[-_]kubelet[-_]t(\d+)[-_](\d+)(\.slice)?")
 
 
@@ -407,7 +412,7 @@ def _nodes_of_killed_runs() -> list[NodeLayout]:
     for root in filter(None, map(_ROOT_OF_A_RUN.fullmatch, roots)):
         if int(root[1]) not in alive:
             name = f"t{root[1]}-{root[2]}"
-            found.append(NodeLayout(name, Path(f"/tmp/tk-{name}"), _NO_SUBNET, systemd=root[3] is not None))
+            found.append(NodeLayout(name, base_of(name), _NO_SUBNET, systemd=root[3] is not None))
     return found
 
 
@@ -424,13 +429,13 @@ async def running_node(
 ) -> AsyncIterator[Node]:
     """A node with containerd up and no agent yet. On the way out: agent killed, nothing left, or it fails.
 
-    `scratch` receives manifests and logs; it stays, the node's own directory (short, for its sockets) goes.
+    `scratch` receives manifests and logs; it stays, the node's own directory goes.
     """
     cleanup.become_subreaper()
     await take_down_what_killed_runs_left()
     number = next(_numbers)
     name = name or f"t{os.getpid() % 10**6}-{number}"
-    layout = await new_layout(name, Path(f"/tmp/tk-{name}"), systemd=systemd)
+    layout = await new_layout(name, base_of(name), systemd=systemd)
     manifests, logs = scratch / f"manifests-{number}", scratch / f"logs-{number}"
     manifests.mkdir()
     logs.mkdir()

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.containerd.conftest import CHOSEN, NewNode
-from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, wait_until
+from tests.containerd.harness import RUNNING, SANDBOX_READY, Node, base_of, wait_until
 from tests.containerd.registry import running_registry
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.standalone import cleanup
@@ -148,7 +148,7 @@ async def test_what_a_killed_run_left_is_taken_down_before_the_next_node(
     assert {"process", "mount", "cgroup", "file"} <= set(kinds)
     async with new_node() as node:
         assert node.name != name
-        of_killed = NodeLayout(name, Path(f"/tmp/tk-{name}"), node.layout.subnet)
+        of_killed = NodeLayout(name, base_of(name), node.layout.subnet)
 
         async def is_gone() -> bool:
             return not await cleanup.leftovers(of_killed)

@@ -146,7 +146,33 @@ def _http2(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> 
 
 
 SETTINGS = _http2(4)
+
+
+async def _asked(*fields: tuple[str, str]) -> Outcome:
+    """What a probe finds whose server answers with these headers and nothing else."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.send_all(SETTINGS + _http2(1, 1, Encoder().encode(fields), 5))
+        await stream.receive_some(1000)
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
+        outcome = await probe_grpc("127.0.0.1", listener.socket.getsockname()[1], "", 60)
+        nursery.cancel_scope.cancel()
+    return outcome
+
+
 INFORMATION = _http2(1, 1, b"\x08\x03100", 4)  # HEADERS that say `:status: 100`
+
+
+@pytest.mark.parametrize(
+    ("status", "phrase"), [("404", "Not Found"), ("499", ""), ("x", ""), ("9" * 5000, "")], ids=str
+)
+async def test_an_answer_that_is_no_grpc_fails_the_probe(status: str, phrase: str) -> None:
+    outcome = await _asked((":status", status), ("content-type", "text/html"))
+    assert outcome.verdict is Verdict.FAILURE
+    assert f"unexpected HTTP status code received from server: {status} ({phrase})" in outcome.output
 
 
 @pytest.mark.parametrize(
@@ -162,17 +188,7 @@ INFORMATION = _http2(1, 1, b"\x08\x03100", 4)  # HEADERS that say `:status: 100`
     ],
 )
 async def test_a_status_that_is_none_fails_the_probe_in_gos_words(status: str, why: str) -> None:
-    fields = ((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", status))
-
-    async def answer(stream: trio.SocketStream) -> None:
-        await stream.send_all(SETTINGS + _http2(1, 1, Encoder().encode(fields), 5))
-        await stream.receive_some(1000)
-        await trio.sleep_forever()
-
-    async with trio.open_nursery() as nursery:
-        [listener] = await nursery.start(partial(trio.serve_tcp, answer, 0, host="127.0.0.1"))
-        outcome = await probe_grpc("127.0.0.1", listener.socket.getsockname()[1], "", 60)
-        nursery.cancel_scope.cancel()
+    outcome = await _asked((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", status))
     if not why.startswith("code"):
         why = f"code = Unknown desc = transport: malformed grpc-status: {why}"
     assert outcome == Outcome(Verdict.FAILURE, f"error: health rpc probe failed: rpc error: {why}")

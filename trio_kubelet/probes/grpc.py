@@ -216,8 +216,7 @@ class _Call:
 
 def _no_grpc(status: str, kind: str) -> _Failed:
     """An answer of a server that does not speak gRPC."""
-    phrase = _phrase(int(status)) if status.isdecimal() else ""
-    told = f"unexpected HTTP status code received from server: {status} ({phrase})"
+    told = f"unexpected HTTP status code received from server: {status} ({_phrase(status)})"
     if not kind:
         told += "; malformed header: missing HTTP content-type"
     elif not kind.startswith(CONTENT_TYPE):
@@ -225,9 +224,9 @@ def _no_grpc(status: str, kind: str) -> _Failed:
     return _Failed(HTTP_CODES.get(status, Code.UNKNOWN), told)
 
 
-def _phrase(status: int) -> str:
+def _phrase(status: str) -> str:
     try:
-        return HTTPStatus(status).phrase
+        return HTTPStatus(parse_integer(status)).phrase
     except ValueError:
         return ""
 

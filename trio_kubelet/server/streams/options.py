@@ -8,7 +8,6 @@ from typing import NamedTuple
 from trio_kubelet.common.go_words import parse_integer
 
 Query = Mapping[str, Sequence[str]]
-# No number is made of a longer one, and no zero is looked at again: there may be thousands of them.
 
 
 class BadStreamOptions(Exception):
