@@ -85,6 +85,48 @@ void tk_arenas_free(tk_arenas *arenas);
 void *tk_arena_alloc(void *arenas, size_t size);
 void tk_arena_free(void *arenas, void *p, size_t size);
 
+typedef struct tk_repeats tk_repeats;
+typedef struct {
+    double began;
+    uint32_t id;
+    int32_t why;
+    uint32_t code;
+    uint32_t head;
+    uint32_t data;
+    uint32_t tail;
+    const uint8_t *answer;
+} tk_end;
+typedef struct {
+    double seconds;
+    uint32_t id;
+} tk_pass;
+typedef struct {
+    const tk_end *ends;
+    const uint8_t *out;
+    size_t end_count;
+    size_t out_size;
+    double next;
+    double newest;
+    uint32_t under_way;
+    uint32_t passed;
+    uint8_t is_connected;
+    uint8_t takes_calls;
+} tk_repeats_view;
+
+tk_repeats *tk_repeats_new(const uint8_t *headers, size_t size);
+void tk_repeats_free(tk_repeats *r);
+int tk_repeats_add(tk_repeats *r, const uint8_t *body, size_t size, double due, double period, double timeout,
+                   uint32_t *id);
+bool tk_repeats_stop(tk_repeats *r, uint32_t id, double *due);
+void tk_repeats_connected(tk_repeats *r);
+void tk_repeats_lost(tk_repeats *r);
+void tk_repeats_received(tk_repeats *r, const uint8_t *data, size_t size, double now);
+void tk_repeats_turn(tk_repeats *r, double now, uint32_t together);
+void tk_repeats_sent(tk_repeats *r, size_t size);
+void tk_repeats_learn(tk_repeats *r, int tail, const uint8_t *block, size_t size);
+void tk_repeats_look(tk_repeats *r, tk_repeats_view *view);
+size_t tk_repeats_passed(tk_repeats *r, tk_pass *passed, size_t room);
+
 #define TK_LOG_FULL ...
 #define TK_NOMEM ...
 #define TK_CONTAINER ...
@@ -110,6 +152,8 @@ SOURCES = [
     "hash",
     "crilog",
     "figures",
+    "frames",
+    "repeats",
     "index",
     "pool",
     "intern",

@@ -26,7 +26,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.doors import ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.probes.manager import ProbeManager
@@ -59,21 +59,25 @@ async def probing(runtime: RuntimeService, seconds: float) -> float:
         made += 1
         return await runtime.exec_sync(container, command, timeout, enough)
 
-    def begin_exec(
+    def repeat_exec(
         container: str,
         command: Sequence[str],
         timeout: float,
-        enough: int,
-        end: Callable[[ExecResult | CRIError], None],
-    ) -> bool:
-        nonlocal made
-        begun = runtime.begin_exec(container, command, timeout, enough, end)
-        made += begun
-        return begun
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> Repeat | None:
+        def counted(seconds: float) -> None:
+            nonlocal made
+            made += 1
+            passed(seconds)
+
+        return runtime.repeat_exec(container, command, timeout, due, period, counted, end)
 
     manager = ProbeManager(
         exec_sync=exec_sync,
-        begin_exec=begin_exec,
+        repeat_exec=repeat_exec,
         recorder=Nobody(),
         clock=SystemClock(),
         metrics=metrics,
@@ -90,7 +94,7 @@ async def probing(runtime: RuntimeService, seconds: float) -> float:
                 name="c", container_id=f"sim://{found.id}", state=running, started=True
             )
             manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
-        await trio.sleep(1.5)
+        await trio.sleep(5)
         before, began = made, time.monotonic()
         share = await cpu_of(seconds)
         each = share / ((made - before) / (time.monotonic() - began))

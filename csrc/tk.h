@@ -8,6 +8,7 @@
 #include "figures.h"
 #include "hash.h"
 #include "out.h"
+#include "repeats.h"
 #include "scan.h"
 
 /* What the last tk_relist, tk_relist_pod, tk_view_pod or tk_list_pods has to say (out.h); valid until the next. */

@@ -140,7 +140,7 @@ class NodeAgent:
         self.health.watch_pleg(self.pleg.healthy)
         self.probes = ProbeManager(
             exec_sync=runtime.exec_sync,
-            begin_exec=runtime.begin_exec,
+            repeat_exec=runtime.repeat_exec,
             recorder=recorder,
             clock=clock,
             metrics=self.probe_metrics,

@@ -70,6 +70,50 @@ def small_sandbox(entry_id: str, uid: str, state: int) -> bytes:
     return field(1, field(1, entry_id) + field(2, field(2, uid)) + number_field(3, state))
 
 
+def operation(kind: int, how: int, *rest: int) -> bytes:
+    """A step of fuzz_repeats.c."""
+    return bytes([kind | how << 4, *rest])
+
+
+def write_repeats(directory: pathlib.Path) -> None:
+    """Lives of repeated calls."""
+    learn, sent = operation(8, 0), operation(7, 15)
+    add, many = operation(0, 3, 0, 80, 40, 0), operation(1, 14, 0, 8, 40, 0)
+    turn, later = operation(4, 15, 0), operation(4, 15, 80)
+    begun = learn + sent + add + turn + sent
+    for how in range(16):
+        write(directory, f"answer-{how}", begun + operation(9, how, 1) + operation(9, 0, 0) + later)
+        write(directory, f"answers-{how}", learn + sent + many + turn + sent + operation(11, how) + later)
+    frames = {
+        "reset": (3, 0, 1, 0, 0, 0, 7),
+        "refused-settings": (0x84, 0, 0, 4, 0x80, 0, 0, 0),
+        "few": (0x84, 0, 0, 3, 0, 0, 0, 2),
+        "small-window": (0x84, 0, 0, 4, 0, 0, 0, 2),
+        "ping": (0x86, 0, *b"12345678"),
+        "going-away": (0x87, 0, 0, 0, 0, 3, 0, 0, 0, 0),
+        "window": (0x88, 0, 0, 1, 0, 0),
+        "push": (5, 4, 0, 0, 0, 0, 0),
+        "priority": (2, 0, 0, 0, 0, 0, 0, 0),
+    }
+    for name, (kind, flags, *rest) in frames.items():
+        size = len(rest) - (kind < 0x80)
+        said = operation(12, size, kind, flags, *rest)
+        write(directory, name, begun + said + operation(9, 0, 1) + later + sent + add + later)
+    write(directory, "raw", begun + operation(14, 9, 0, 0, 0, 4, 1, 0, 0, 0, 0) + operation(9, 0, 0))
+    write(directory, "lost", begun + operation(3, 0) + add + turn + operation(3, 1) + sent + add + turn)
+    write(directory, "stopped", begun + operation(2, 0, 0) + operation(9, 0, 0) + operation(2, 1, 0) + add)
+    for what in range(4):
+        flood = operation(15, what, 255)
+        write(directory, f"flood-{what}", begun + flood * 4 + add + later + flood * 8 + later)
+    ping, settings = operation(12, 8, *frames["ping"]), operation(15, 0, 255)
+    # There is room for one more acknowledgement, and none for the answer of the ping.
+    full = settings * 3 + operation(15, 0, 145)
+    write(directory, "full", learn + sent + ping + full + add + later)
+    # More than there is room for in the first window.
+    large = learn + sent + operation(1, 2, 0, 8, 40, 255) + turn + operation(15, 3, 1)
+    write(directory, "large", large + later + operation(11, 0) + later)
+
+
 def main(root: pathlib.Path) -> None:
     example = node(5)
     container, sandbox = message(example.containers[0]), message(example.sandboxes[0])
@@ -115,6 +159,7 @@ def main(root: pathlib.Path) -> None:
     for kind in range(64):
         write(root / "fuzz_figures", f"pressure-{kind}", bytes([kind]) + pressure)
         write(root / "fuzz_figures", f"fields-{kind}", bytes([kind]) + b"aa 1\nab 3\na max\n")
+    write_repeats(root / "fuzz_repeats")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@
         }                                                                                                  \
     } while (0)
 
+/* The tests of test_repeats.c. */
+void test_repeats(void);
+
 /* Counts everything a second time and compares. */
 void check_consistency(const tk_table *t);
 

@@ -361,6 +361,7 @@ int main(void)
     test_finding_figures();
     test_reading_figures();
     test_arenas();
+    test_repeats();
     puts("csrc: all good");
     return 0;
 }

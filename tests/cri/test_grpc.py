@@ -373,93 +373,10 @@ async def come(holds: Callable[[], bool]) -> None:
     pytest.fail("it does not come")
 
 
-async def idle_connections(runtime: RuntimeService, number: int) -> None:
-    """Calls beside each other, whose connections are kept."""
-    async with trio.open_nursery() as nursery:
-        for _ in range(number):
-            nursery.start_soon(runtime.status)
-
-
-async def test_answers_that_nobody_waits_for_are_taken_together(
-    socket: pathlib.Path, still_clock: trio.testing.MockClock
-) -> None:
-    done = list[ExecResult | CRIError]()
-    async with served(socket) as service, connected(socket, direct=True) as (runtime, _):
-        Population(service.runtime).add_pods(1, 1, 1)
-        (container_id,) = service.runtime.containers
-        await idle_connections(runtime, 1)
-        for _ in range(3):
-            assert runtime.begin_exec(container_id, ["true"], 5, 100, done.append)
-        await come(lambda: service.calls.get("ExecSync") == 3)
-        for _ in range(5):
-            await runtime.exec_sync(container_id, ["true"], 5)
-            assert done == []
-        still_clock.jump(1 / 8)
-        await trio.testing.wait_all_tasks_blocked()
-        assert done == [ExecResult(b"", b"", 0)] * 3
-        assert runtime.begin_exec("none", ["true"], 5, 100, done.append)  # their connections are idle again
-        await come(lambda: service.calls.get("ExecSync") == 9)
-        await runtime.status()
-        still_clock.jump(1 / 8)
-        await trio.testing.wait_all_tasks_blocked()
-        assert isinstance(done[-1], NotFound)
-        still_clock.jump(10)
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 60  # nothing is looked for
-        assert not runtime.begin_exec(container_id, ["x" * 20_000], 5, 100, done.append)
-        assert len(done) == 4
-
-
-async def test_an_answer_that_nobody_waits_for_is_looked_for_less_often_when_it_is_late(
-    socket: pathlib.Path, still_clock: trio.testing.MockClock
-) -> None:
-    """And its call ends at its deadline."""
-    done = list[ExecResult | CRIError]()
-    hang = Fault(Kind.HANG, "ExecSync", count=1)
-    async with served(socket, hang) as service, open_asyncio_loop() as loop:
-        caller = GrpcCaller(loop, str(socket), direct=True)
-        runtime = RuntimeService(caller, request_timeout=60)
-        await runtime.status()
-        assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
-        await come(lambda: service.calls.get("ExecSync") == 1)
-        for _ in range(2):
-            await trio.testing.wait_all_tasks_blocked()
-            assert trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 8
-            still_clock.jump(1 / 8)
-        await trio.testing.wait_all_tasks_blocked()
-        assert 1 / 8 < trio.lowlevel.current_statistics().seconds_to_next_deadline <= 1 / 4
-        still_clock.jump(65)
-        await come(lambda: bool(done))
-        assert isinstance(done[0], DeadlineExceeded)
-        assert caller.open_streams() == 0
-        caller.close()
-
-
-async def test_a_call_that_nobody_waits_for_fails_with_its_runtime(
-    socket: pathlib.Path, still_clock: trio.testing.MockClock
-) -> None:
-    done = list[ExecResult | CRIError]()
-    async with connected(socket, direct=True) as (runtime, _):
-        async with served(socket, Fault(Kind.HANG, "ExecSync", count=1)) as service:
-            await idle_connections(runtime, 2)
-            assert runtime.begin_exec("c", ["true"], 5, 100, done.append)
-            await come(lambda: service.calls.get("ExecSync") == 1)
-        still_clock.jump(1 / 8)
-        await come(lambda: bool(done))
-        assert isinstance(done[0], Unavailable)
-        # The other connection is closed, too, and nobody takes a request there: that shows now or when the
-        # answer is looked for.
-        if runtime.begin_exec("c", ["true"], 5, 100, done.append):
-            still_clock.jump(1 / 8)
-            await come(lambda: len(done) == 2)
-            assert isinstance(done[1], Unavailable)
-
-
 async def test_a_runtime_that_is_slow_to_accept_connections(socket: pathlib.Path) -> None:
     """While no more may wait for it nobody is refused: who waits for an answer waits for his turn, too."""
     answer = one_after_the_other(*20 * [(HEADERS, TRAILERS)])
     found = list[str]()
-    done = list[ExecResult | CRIError]()
 
     async def ask(runtime: RuntimeService) -> None:
         found.append((await runtime.version()).runtime_name)
@@ -469,30 +386,17 @@ async def test_a_runtime_that_is_slow_to_accept_connections(socket: pathlib.Path
             for _ in range(20):
                 nursery.start_soon(ask, runtime)
             await trio.testing.wait_all_tasks_blocked()
-            assert not runtime.begin_exec("c", ["true"], 5, 100, done.append)
             assert found == []
             accept.set()
         assert found == 20 * ["n"]
-        assert done == []
 
 
-async def test_a_large_answer_that_nobody_waits_for(
-    socket: pathlib.Path, still_clock: trio.testing.MockClock
-) -> None:
-    """It comes in many pieces, over some looks, and no more of it than will do."""
-    done = list[ExecResult | CRIError]()
+async def test_no_more_of_a_large_answer_than_will_do(socket: pathlib.Path) -> None:
     output = message(cri.ExecSyncResponse(stdout=5_000_000 * b"x", exit_code=3).SerializeToString())
     pieces = [output[at : at + 500_000] for at in range(0, len(output), 500_000)]
-    script = one_by_one([message(VERSION)], pieces)
-    async with peer(socket, script, direct=True) as runtime:
-        await runtime.version()
-        assert runtime.begin_exec("c", ["flood"], 5, 100, done.append)
-        for _ in range(1000):
-            still_clock.jump(1 / 8)
-            await trio.testing.wait_all_tasks_blocked()
-            if done:
-                break
-    assert done == [ExecResult(100 * b"x", b"", 3)]
+    async with peer(socket, one_by_one(pieces), direct=True) as runtime:
+        found = await runtime.exec_sync("c", ["flood"], 5, enough=100)
+    assert found == ExecResult(100 * b"x", b"", 3)
 
 
 async def test_large_requests(socket: pathlib.Path, direct: bool) -> None:

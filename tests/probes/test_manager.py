@@ -25,6 +25,31 @@ Clock = trio.testing.MockClock
 EPOCH_NS = 1_700_000_000 * NANOSECONDS
 
 
+class Repeating:
+    """A command that the runtime's door repeats: the test says what becomes of it."""
+
+    def __init__(
+        self,
+        container_id: str,
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> None:
+        self.container_id, self.due, self.period = container_id, due, period
+        self.passed, self._end = passed, end
+        self.under_way = False
+        self.stopped = False
+
+    def stop(self) -> float | None:
+        self.stopped = True
+        return None if self.under_way else self.due
+
+    def end(self, found: ExecResult | CRIError | None) -> None:
+        """What began just now has ended."""
+        self._end(found, trio.current_time())
+
+
 class World:
     """Pods whose exec probes answer what `exit_codes` says for their container."""
 
@@ -32,14 +57,14 @@ class World:
         self.clock = TrioClock(epoch_ns)
         self.events: list[str] = []
         self.runs: list[tuple[float, str]] = []
-        self.unwaited: list[bool] = []
-        self.begun: Callable[[ExecResult | CRIError], None] | None = None
-        self.takes_begun = False  # whether a probe that no task waits for can be made
+        self.repeating: list[Repeating] = []
+        self.can_repeat = False
+        self.output = b"out"
         self.exit_codes: dict[str, int] = {}
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
             exec_sync=self._exec,
-            begin_exec=self._begin_exec,
+            repeat_exec=self._repeat_exec,
             recorder=self,
             clock=self.clock,
             metrics=self.metrics,
@@ -53,23 +78,23 @@ class World:
         self, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
-        self.unwaited.append(False)
         await trio.sleep(0.001)
-        return ExecResult(b"out", b"", self.exit_codes.get(container_id, 0))
+        return ExecResult(self.output, b"", self.exit_codes.get(container_id, 0))
 
-    def _begin_exec(
+    def _repeat_exec(
         self,
         container_id: str,
         command: Sequence[str],
         timeout: float,
-        enough: int,
-        end: Callable[[ExecResult | CRIError], None],
-    ) -> bool:
-        if self.takes_begun:
-            self.runs.append((trio.current_time(), container_id))
-            self.unwaited.append(True)
-            self.begun = end
-        return self.takes_begun
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> Repeating | None:
+        if not self.can_repeat:
+            return None
+        self.repeating.append(Repeating(container_id, due, period, passed, end))
+        return self.repeating[-1]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -101,18 +126,15 @@ class World:
         )
         self.manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
 
-    async def begun_run(self, pod: v1.Pod, period: float) -> Callable[[ExecResult | CRIError], None]:
-        """Shows a pod whose first run passes; its second one, without a task, has begun: tells of its end."""
-        before = self.unwaited.count(True)
-        self.takes_begun = False
+    async def repeated(self, pod: v1.Pod, period: float) -> Repeating:
+        """Shows a pod whose first run passes: its probe is repeated then, and waits for its next turn."""
+        self.can_repeat = True
+        before = len(self.repeating)
         self.manager.add_pod(pod)
         self.show(pod)
-        await self.updates(0.8 * period)
-        self.takes_begun = True
-        await self.updates(0.4 * period)
-        assert self.begun is not None
-        assert self.unwaited.count(True) == before + 1
-        return self.begun
+        while len(self.repeating) == before:
+            await self.updates(period / 4)
+        return self.repeating[-1]
 
     async def updates(self, seconds: float) -> list[ProbeUpdate]:
         found = []
@@ -159,59 +181,138 @@ async def test_what_the_agent_starts_in_its_first_second_is_probed_at_once(autoj
     assert len([each for each in updates if each.result is ProbeResult.SUCCESS]) == 10
 
 
-async def test_a_probe_that_passed_has_no_task_the_next_time(autojump_clock: Clock) -> None:
+async def test_a_probe_that_passes_again_and_again_is_repeated_without_tasks(autojump_clock: Clock) -> None:
+    """Until it does not pass; what is counted of it is the same."""
     world = World()
-    world.takes_begun = True
-    pod = world.pod(readiness=probe(period=1, failure=2))
-    results = list[ProbeResult]()
+    pod = world.pod(readiness=probe(period=4, failure=2))
     async with world.running():
-        world.manager.add_pod(pod)
-        world.show(pod)
-        for number, code in enumerate((0, 0, 1, 1, 0, 0), start=1):
-            world.exit_codes["id"] = code
-            while len(world.runs) < number:
-                results += [update.result for update in await world.updates(0.1)]
-            results += [update.result for update in await world.updates(0.01)]  # until a task has ended
-            if world.begun is not None:
-                world.begun(ExecResult(b"", b"", code))
-                world.begun = None
-        results += [update.result for update in await world.updates(0.1)]
-    assert world.unwaited == [False, True, True, False, False, True]
-    assert results == [ProbeResult.FAILURE, ProbeResult.SUCCESS, ProbeResult.FAILURE, ProbeResult.SUCCESS]
-    gaps = [b[0] - a[0] for a, b in zip(world.runs, world.runs[1:], strict=False)]
-    assert all(0.7 < gap < 1.3 for gap in gaps)
+        repeating = await world.repeated(pod, period=4)
+        assert [container_id for _, container_id in world.runs] == ["id"]
+        assert repeating.container_id == "id"
+        assert repeating.period == 4
+        assert repeating.due == pytest.approx(world.runs[-1][0] + 4, abs=0.25)
+        world.show(pod)  # as it was
+        await world.updates(20)
+        assert not repeating.stopped
+        assert len(world.runs) == 1
+        repeating.passed(0.5)
+        counted = 'result="successful"} 2'
+        assert counted in b"".join(render(world.metrics.registry)).decode()
+        world.exit_codes["id"] = 1
+        repeating.end(ExecResult(b"", b"", 1))
+        updates = await world.updates(5)  # the second failure is found by a task
+        assert [update.result for update in updates] == [ProbeResult.FAILURE]
+        assert len(world.runs) == 2
+        world.exit_codes.clear()
+        updates = await world.updates(9)
+        assert [update.result for update in updates] == [ProbeResult.SUCCESS]
+        assert len(world.repeating) == 2
 
 
-async def test_a_probe_without_a_task_that_cannot_be_run_is_run_again_at_once(autojump_clock: Clock) -> None:
-    """By a task, and what that finds counts."""
+async def test_repeated_probes_keep_their_moments(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=4))
+    async with world.running():
+        repeating = await world.repeated(pod, period=4)
+        await trio.sleep_until(repeating.due + 0.01)
+        repeating.end(Unavailable("the runtime is away"))
+        await world.updates(3)
+        assert world.repeating[-1].due == repeating.due + 4
+
+
+@pytest.mark.parametrize("found", [None, Unavailable("the runtime is away")])
+async def test_a_repeated_probe_that_cannot_be_run_is_run_by_a_task_at_once(
+    autojump_clock: Clock, found: CRIError | None
+) -> None:
+    """And what that finds counts."""
     world = World()
     pod = world.pod(readiness=probe(period=5))
     async with world.running():
-        end = await world.begun_run(pod, period=5)
-        began = world.runs[-1][0]
-        end(Unavailable("the runtime is away"))
+        repeating = await world.repeated(pod, period=5)
+        await trio.sleep_until(repeating.due)
+        repeating.end(found)
         await world.updates(0.1)
-        assert world.unwaited == [False, True, False]
-        assert world.runs[-1][0] - began < 2
-        await world.updates(5)
-        assert world.unwaited == [False, True, False, True]  # the next period's
+        assert len(world.runs) == 2
+        assert world.runs[-1][0] == pytest.approx(repeating.due, abs=0.01)
+        await world.updates(20)
+        assert len(world.runs) == 2
+        assert len(world.repeating) == 2
         assert world.events == []
 
 
-async def test_what_a_probe_without_a_task_finds_after_it_was_stopped_counts_for_nothing(
+async def test_what_a_repeated_probe_finds_after_it_was_stopped_counts_for_nothing(
     autojump_clock: Clock,
 ) -> None:
-    world = World()
-    pod = world.pod(liveness=probe(period=1, failure=1))
-    for found in (ExecResult(b"", b"", 1), Unavailable("the runtime is away")):
+    for found in (ExecResult(b"", b"", 1), Unavailable("the runtime is away"), None):
+        world = World()
+        pod = world.pod(liveness=probe(period=1, failure=1))
         async with world.running():
-            end = await world.begun_run(pod, period=1)
+            repeating = await world.repeated(pod, period=1)
+            repeating.under_way = True
             world.manager.remove_pod(pod.metadata.uid)
-            ran = len(world.runs)
-            end(found)
+            assert repeating.stopped
+            repeating.end(found)
             assert await world.updates(3) == []
-            assert len(world.runs) == ran
+            assert len(world.runs) == 1
             assert world.events == []
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+async def test_a_new_container_is_not_probed_in_the_old_ones_place(
+    autojump_clock: Clock, under_way: bool
+) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=5))
+    async with world.running():
+        repeating = await world.repeated(pod, period=5)
+        repeating.under_way = under_way
+        world.show(pod, "new")
+        assert repeating.stopped
+        if under_way:
+            await world.updates(1)
+            assert len(world.runs) == 1  # one at a time
+            repeating.end(ExecResult(b"", b"", 0))
+        await world.updates(6)
+        assert [container_id for _, container_id in world.runs[1:]] == ["new"]
+        assert world.repeating[-1].container_id == "new"
+        assert world.events == []
+
+
+async def test_a_repeated_liveness_probe_ends_with_its_pod_and_readiness_does_not(
+    autojump_clock: Clock,
+) -> None:
+    liveness, readiness = {"liveness": probe(period=2)}, {"readiness": probe(period=2)}
+    for probes, is_stopped in ((liveness, True), (readiness, False)):
+        world = World()
+        pod = world.pod("p", **probes)
+        async with world.running():
+            repeating = await world.repeated(pod, period=2)
+            pod.metadata.deletion_timestamp = "2024-01-01T00:00:00Z"
+            world.show(pod)
+            assert repeating.stopped is is_stopped
+            await world.updates(5)
+            assert len(world.runs) == 1
+
+
+async def test_successes_are_counted_before_a_probe_is_repeated(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=1, success=3))
+    async with world.running():
+        await world.repeated(pod, period=1)
+        assert len(world.runs) == 3
+
+
+async def test_who_says_much_is_not_repeated(autojump_clock: Clock) -> None:
+    world = World()
+    world.can_repeat = True
+    world.output = 1025 * b"x"
+    pod = world.pod(readiness=probe(period=1))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(10)
+        assert world.repeating == []
+        assert len(world.runs) >= 9
 
 
 async def test_liveness_fails_after_its_threshold_and_rests_until_a_new_container(

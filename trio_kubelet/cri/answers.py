@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from hpack import Decoder, HPACKError
 
-from trio_kubelet.cri.errors import Internal, Unavailable
+from trio_kubelet.cri.errors import CRIError, Internal, Unavailable
 from trio_kubelet.grpc.framing import MessageReader
 
 MAX_MESSAGE: Final = 1 << 30
@@ -32,7 +32,6 @@ ROOM: Final = 1 << 20
 _MAX_HEADERS: Final = 1 << 16
 _MAX_REPLIES: Final = 1 << 12
 _BLOCKS: Final = 16
-_USUAL: Final = 512  # bytes of an answer that is kept
 
 DATA, HEADERS, RST, SETTINGS, PUSH, PING, GOAWAY = 0, 1, 3, 4, 5, 6, 7
 WINDOW_UPDATE, CONTINUATION = 8, 9
@@ -47,17 +46,6 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return _HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
 
 
-class _Usual(NamedTuple):
-    """An answer that came in one piece, as most do, and with known headers: what stands around the number of
-    its stream, and what it says. A probe's next answer is nearly always the same.
-    """
-
-    pieces: list[bytes]
-    message: bytes
-    found: dict[str, str]
-    room: int
-
-
 class AnswerReader:
     """Reads the answers that come on one connection, one after the other."""
 
@@ -68,8 +56,6 @@ class AnswerReader:
         self._decoder = Decoder()
         self._blocks: dict[bytes, dict[str, str]] = {}  # header blocks whose meaning is known
         self._stream = 0
-        self._number = b""  # the stream's, as it stands in frames
-        self._usual: _Usual | None = None
         self._messages = MessageReader(MAX_MESSAGE)
         self._found: dict[str, str] = {}  # headers and trailers
         self._ended = False
@@ -86,7 +72,7 @@ class AnswerReader:
     def begin(self, stream: int, enough: int | None = None) -> None:
         """What comes now is the answer on this stream; `enough` as `MessageReader` has it."""
         self._messages.enough = enough
-        self._stream, self._number, self._ended = stream, stream.to_bytes(4, "big"), False
+        self._stream, self._ended = stream, False
 
     def take(self) -> tuple[list[bytes], dict[str, str]]:
         """An answer that has ended: its messages, and the headers and trailers. It is forgotten here."""
@@ -126,20 +112,12 @@ class AnswerReader:
 
     def feed(self, data: bytes) -> bool:
         """Takes the next bytes; True when they end the answer. What stands behind it waits for the next."""
-        is_first, usual = not self._rest and not self._found, self._usual
-        if is_first and usual is not None and data == self._number.join(usual.pieces):
-            self._messages.messages, self._found = [usual.message], usual.found
-            self._taken += usual.room
-            self._ended = True
-            return True
-        heads = []
         if self._rest:
             data, self._rest = self._rest + data, b""
         at = self._data(data, 0) if self._missing else 0
         while not self._ended and len(data) - at >= _HEAD.size:
             high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
             length, start = high << 16 | low, at + _HEAD.size
-            heads.append(at)
             if length > MAX_FRAME:
                 raise Unavailable("connection error: the runtime sent a frame that is too large")
             if (self._block is None) == (kind == CONTINUATION):
@@ -157,21 +135,7 @@ class AnswerReader:
         self._rest = data[at:]
         if self._ended and self._found.get("grpc-status") == "0" and not self._messages.is_complete:
             raise Internal("the answer ends within a message")
-        if is_first and self._ended and not self._rest:
-            self._learn(data, heads)
         return self._ended
-
-    def _learn(self, data: bytes, heads: list[int]) -> None:
-        """Keeps an answer that came in one piece, if it would say the same were it to come again."""
-        ours = [head for head in heads if data[head + 5 : head + _HEAD.size] == self._number]
-        messages = self._messages.messages
-        if len(data) <= _USUAL and len(ours) == len(heads) == 3 and len(messages) == 1:
-            first, second, third = heads
-            starts = 0, first + _HEAD.size, second + _HEAD.size, third + _HEAD.size
-            ends = first + 5, second + 5, third + 5, len(data)
-            pieces = [data[start:end] for start, end in zip(starts, ends, strict=True)]
-            if data[starts[1] : second] in self._blocks and pieces[3] in self._blocks:
-                self._usual = _Usual(pieces, messages[0], self._found, third - starts[2])
 
     def _begin_data(self, length: int, flags: int) -> None:
         if not self._found:
@@ -213,9 +177,7 @@ class AnswerReader:
                 self._pinged = self._now()
             self._pongs += frame(PING, ACK, 0, payload)
         elif kind == RST and stream == self._stream:
-            code = int.from_bytes(payload, "big")
-            text = f"Stream reset by remote party, error_code: {code}"
-            raise Unavailable(f"connection error: {text}") if code == _REFUSED_STREAM else Internal(text)
+            raise reset_error(int.from_bytes(payload, "big"))
         elif kind == GOAWAY:
             self.going_away = True
             if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < self._stream:
@@ -242,16 +204,22 @@ class AnswerReader:
         if (known := self._blocks.get(block)) is not None:
             return known
         try:
-            fields = {_text(name): _text(value) for name, value in self._decoder.decode(block)}
+            fields = {text_of(name): text_of(value) for name, value in self._decoder.decode(block)}
         except HPACKError as exc:
             raise Unavailable(f"connection error: the runtime's headers are broken: {exc}") from exc
         if len(self._blocks) >= _BLOCKS or not all(0x80 < byte < 0xFF for byte in block):
             self._blocks.clear()
-            self._usual = None
         else:
             self._blocks[block] = fields
         return fields
 
 
-def _text(value: str | bytes) -> str:
+def reset_error(code: int) -> CRIError:
+    """What a call fails with whose stream the peer has reset."""
+    text = f"Stream reset by remote party, error_code: {code}"
+    return Unavailable(f"connection error: {text}") if code == _REFUSED_STREAM else Internal(text)
+
+
+def text_of(value: str | bytes) -> str:
+    """A header's name or value."""
     return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -57,7 +57,7 @@ _HELLO: Final = (
 
 
 @functools.cache
-def _request_headers(path: str) -> bytes:
+def request_headers(path: str) -> bytes:
     """The header block of calls of one method, which refers to no table: the same for all."""
     return _header_block(call_headers(path, "localhost"))
 
@@ -127,24 +127,10 @@ class CallConnection:
         found = None
         while found is None:
             await trio.lowlevel.wait_readable(self._socket)
-            found = self.arrived()
+            found = self._arrived()
         return found
 
-    def begin(self, path: str, body: bytes, enough: int | None) -> None:
-        """Sends a request whose answer will be looked for. Raises trio.BrokenResourceError unless all of it
-        was taken at once.
-        """
-        if self._is_spent():
-            raise trio.BrokenResourceError("the runtime takes no more calls here")
-        data = self._request(path, body, None, enough)
-        try:
-            sent = self._socket.send(data)
-        except OSError as exc:
-            raise trio.BrokenResourceError from exc
-        if sent != len(data):
-            raise trio.BrokenResourceError("the runtime reads nothing")
-
-    def arrived(self) -> Found | None:
+    def _arrived(self) -> Found | None:
         """The answer, once it is there whole. Takes what has come of it, up to a mebibyte."""
         most = _FIRST_CHUNK  # bytes that are asked for at once
         for _ in range(_READS):
@@ -179,7 +165,7 @@ class CallConnection:
         if len(body) > MAX_REQUEST:
             raise ResourceExhausted("the request is too large for one frame")
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        headers = _request_headers(path) + _header_block(metadata) if metadata else _request_headers(path)
+        headers = request_headers(path) + _header_block(metadata) if metadata else request_headers(path)
         head = frame(answers.HEADERS, answers.END_HEADERS, stream, headers)
         data = frame(answers.DATA, answers.END_STREAM, stream, framing.frame(body))
         self._reader.begin(stream, enough)

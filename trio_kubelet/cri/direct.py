@@ -1,24 +1,23 @@
 """Calls by the shortest way: a minimal gRPC client on Trio sockets.
 
-A relist reads megabytes each second on a large node, and exec probes are most of what a node at rest asks of
-its runtime. A complete HTTP/2 stack spends most of its time per frame on things that a local call does not
-need: priorities, many streams, windows that are never full. This client does one call at a time on a
-connection, checks what it reads, gives the peer the largest windows there are, and joins the answer's bytes
-once. Whatever it does not understand ends the connection with an error; the next call opens a new one.
+A relist reads megabytes each second on a large node, and a pod's start takes a dozen calls. A complete HTTP/2
+stack spends most of its time per frame on things that a local call does not need: priorities, many streams,
+windows that are never full. This client does one call at a time on a connection, checks what it reads, gives
+the peer the largest windows there are, and joins the answer's bytes once. Whatever it does not understand
+ends the connection with an error; the next call opens a new one.
 
 A cancelled call closes its connection, which ends the call in the runtime as a reset of its stream would. An
-answer that goes on for ever, the runtime's events, has a connection of its own.
+answer that goes on for ever, the runtime's events, has a connection of its own. What is called again and
+again, exec probes that pass, goes another way (`cri.repeated`).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import select
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 import trio
 
@@ -28,23 +27,8 @@ from trio_kubelet.cri.errors import CRIError, Unavailable, cri_error
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.framing import HTTP_CODES, told_message
 
-_LOOKS: Final = 8  # moments in each second at which answers are looked for that no task waits for
-_LATE_LOOKS: Final = 4  # of those that have not come after
-_LATE: Final = 0.25  # seconds
 _IDLE_SECONDS: Final = 60.0  # for which a connection stays beyond those that are kept
 _ACCEPTED_AFTER: Final = 0.01  # seconds until a runtime that was slow to accept connections may have done so
-
-Answer: TypeAlias = Callable[[], Sequence[bytes]]
-"""All messages of an answer that nobody waited for; raises as the call would have."""
-
-
-class _Unwaited(NamedTuple):
-    """A call that no task waits for."""
-
-    connection: CallConnection
-    method: str
-    began: float
-    end: Callable[[Answer], None]
 
 
 class DirectCalls:
@@ -61,17 +45,12 @@ class DirectCalls:
         self._busy: dict[CallConnection, float] = {}  # and when its call is overdue, by Trio's clock
         self._watched = math.inf  # the next moment that `watch` waits for
         self._sleep = trio.CancelScope()  # until then
-        self._unwaited: dict[int, _Unwaited] = {}  # by the connection's descriptor
-        self._arrivals = select.epoll()  # tells of all connections on which something has come
-        self._look_at = math.inf  # the next moment at which answers are looked for
 
     def close(self) -> None:
         """Closes the connections; calls that are under way fail."""
         for connection in (*(connection for connection, _ in self._idle), *self._busy):
             connection.close()
         self._idle.clear()
-        self._unwaited.clear()
-        self._arrivals.close()
 
     def is_full(self) -> bool:
         """Whether a call would have to wait for another one to end."""
@@ -82,24 +61,19 @@ class DirectCalls:
         return len(self._busy)
 
     async def watch(self) -> None:
-        """Ends the calls that are overdue and looks for answers that no task waits for, until cancelled. It
-        has to run, or there are no deadlines.
+        """Ends the calls that are overdue, until cancelled. It has to run, or there are no deadlines.
 
         One task does that for all: a scope with a deadline for each call would be a sixth of what it costs.
         """
         while True:
-            self._watched = min(self._look_at, *self._busy.values(), math.inf)
+            self._watched = min(self._busy.values(), default=math.inf)
             with trio.CancelScope(deadline=self._watched) as self._sleep:
                 await trio.sleep_forever()
             now = trio.current_time()
-            if self._look_at <= now:
-                self._look(now)
             for connection, end in list(self._busy.items()):
                 if end <= now:
                     connection.is_overdue = True
                     self._busy[connection] = math.inf
-                    if (number := connection.fileno()) in self._unwaited:
-                        self._end(number, trio.TooSlowError(), now)
                     connection.close()
 
     def _wake_by(self, moment: float) -> None:
@@ -107,73 +81,11 @@ class DirectCalls:
         if moment < self._watched:
             self._watched = self._sleep.deadline = moment
 
-    def _look(self, now: float) -> None:
-        """Ends the calls whose answers are there. The moments are the same for all: one wake-up for many."""
-        for number, _ in self._arrivals.poll(0) if self._unwaited else ():
-            if (call := self._unwaited.get(number)) is None:
-                continue
-            try:
-                found = call.connection.arrived()
-            except (trio.BrokenResourceError, GrpcError) as exc:
-                self._end(number, exc, now)
-            else:
-                if found is not None:
-                    self._end(number, found, now)
-        if not self._unwaited:
-            self._look_at = math.inf
-        elif any(now - each.began < _LATE for each in self._unwaited.values()):
-            self._look_at = _next_moment(now, _LOOKS)
-        else:
-            self._look_at = _next_moment(now, _LATE_LOOKS)
-
-    def _end(self, number: int, found: Found | Exception, now: float) -> None:
-        """Tells what became of a call that no task waits for."""
-        connection, method, _, end = self._unwaited.pop(number)
-        del self._busy[connection]
-        self._places.release()
-        if isinstance(found, Exception):
-            connection.close()
-        else:
-            self._keep(connection, now)
-        end(functools.partial(_messages, method, found))
-
     def _keep(self, connection: CallConnection, now: float) -> None:
         """It can be used again. The one used last is the next to be, so those that are too many grow old."""
         self._idle.append((connection, now))
         while len(self._idle) > self._kept and self._idle[0][1] < now - _IDLE_SECONDS:
             self._idle.popleft()[0].close()
-
-    def begin(
-        self,
-        method: str,
-        request: bytes,
-        now: float,
-        deadline: float,
-        enough: int | None,
-        end: Callable[[Answer], None],
-    ) -> bool:
-        """Sends a request; `end` is told of the answer when it is looked for. False if there are too many
-        calls, or the runtime does not take this one at once.
-
-        To be woken is most of what a small call costs: many such answers are taken in one turn of one task.
-        """
-        if self.is_full():
-            return False
-        try:
-            connection = self._idle.pop()[0] if self._idle else self._connected()
-        except OSError:
-            return False
-        try:
-            connection.begin(PATHS[method], request, enough)
-        except (trio.BrokenResourceError, GrpcError):
-            connection.close()
-            return False
-        self._places.acquire_nowait()
-        self._busy[connection] = deadline
-        self._unwaited[connection.fileno()] = _Unwaited(connection, method, now, end)
-        self._look_at = min(self._look_at, _next_moment(now, _LOOKS))
-        self._wake_by(min(self._look_at, deadline))
-        return True
 
     async def call(
         self,
@@ -209,7 +121,7 @@ class DirectCalls:
             if connection is not None:
                 self._busy.pop(connection, None)
                 connection.close()
-        return _messages(method, found)
+        return messages_of(method, found)
 
     @asynccontextmanager
     async def listening(
@@ -251,11 +163,6 @@ class DirectCalls:
     def _connected(self) -> CallConnection:
         """A new connection, which a unix socket has at once or not at all. Raises OSError."""
         connection = CallConnection.open(self._path)
-        try:
-            self._arrivals.register(connection.fileno(), select.EPOLLIN)
-        except BaseException:
-            connection.close()
-            raise
         self.connections += 1
         return connection
 
@@ -275,16 +182,8 @@ class Listening:
         _check(found, self._method)
 
 
-def _next_moment(now: float, each_second: int) -> float:
-    return (math.floor(now * each_second) + 1) / each_second
-
-
-def _messages(method: str, found: Found | Exception) -> Sequence[bytes]:
-    """The messages of an answer; raises what it says instead, or what ended its call."""
-    if isinstance(found, (trio.BrokenResourceError, GrpcError)):
-        raise _error(found, method) from found
-    if isinstance(found, Exception):
-        raise found
+def messages_of(method: str, found: Found) -> Sequence[bytes]:
+    """The messages of an answer; raises what it says instead."""
     messages, said = found
     _check(said, method)
     return messages

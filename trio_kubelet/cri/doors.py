@@ -58,21 +58,27 @@ class Caller(Protocol):
         """
         ...
 
-    def begin(
+    def repeat_exec(
         self,
-        method: str,
         request: bytes,
-        decode: Callable[[bytes], T],
+        decode: Callable[[bytes], ExecResult],
         timeout: float,
-        enough: int | None,
-        end: Callable[[T | CRIError], None],
-    ) -> bool:
-        """Begins a call that no task waits for, which is most of what a small call costs. `end` is told what
-        `decode` makes of its answer, or what it would have raised, with those of other calls: up to an eighth
-        of a second after it came, a quarter for one that takes longer than that; never once the caller is
-        closed. False if such a call cannot be made now: nothing was sent.
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> Repeat | None:
+        """Calls ExecSync at `due`, by Trio's clock, and each `period` seconds from then on, until one does
+        not pass. No task waits for the answers, which is most of what a small call costs: they are looked
+        for with those of others, up to an eighth of a second after they came, a quarter if they take longer
+        than that.
+
+        `passed` is told the seconds of each call with exit code 0, some time later with those of others.
+        `end` is told once what `decode` makes of the answer with another one, or what it would have raised,
+        and when that call began; None instead of it if the call has to be made in some other way. Nobody is
+        told anything once the caller is closed. None if nothing can be repeated now.
         """
-        return False
+        return None
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         """One request; all messages of the answer (one, or a stream's) as they came."""
@@ -84,6 +90,14 @@ class Caller(Protocol):
 
     def connection(self) -> int:
         """A number that changes when the connection does: what was learnt about the peer holds no longer."""
+        ...
+
+
+class Repeat(Protocol):
+    """A command that is run again and again."""
+
+    def stop(self) -> float | None:
+        """Not any more. When it would have been run next; None if it is running: its end is told."""
         ...
 
 

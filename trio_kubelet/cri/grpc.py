@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import trio
 from google.protobuf.message import Message
@@ -23,14 +23,17 @@ from trio_kubelet.common.places import Places
 from trio_kubelet.cri.answers import MAX_MESSAGE
 from trio_kubelet.cri.caller import PATHS, CallHook, M
 from trio_kubelet.cri.connection import MAX_REQUEST
-from trio_kubelet.cri.direct import Answer, DirectCalls, Listening
-from trio_kubelet.cri.doors import BeginSpan, Caller, CallSpan, ContainerEvent
+from trio_kubelet.cri.direct import DirectCalls, Listening
+from trio_kubelet.cri.doors import BeginSpan, Caller, CallSpan, ContainerEvent, ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError, Internal, cri_error
 from trio_kubelet.cri.event_queue import EventQueue
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.channel import Channel
 from trio_kubelet.grpc.errors import Code, GrpcError, deadline_exceeded, dial_error
 from trio_kubelet.grpc.loop import AsyncioLoop
+
+if TYPE_CHECKING:
+    from trio_kubelet.cri.repeated import Answer, RepeatedExecs
 
 T = TypeVar("T")
 Metadata: TypeAlias = Mapping[str, str] | None
@@ -64,12 +67,14 @@ class GrpcCaller(Caller):
         direct: bool = False,
         begin_span: BeginSpan | None = None,
     ) -> None:
+        self._loop = loop
         self._on_call = on_call
         self._begin_span = begin_span
         self._calls = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._lists = Channel(loop, path, window=_WINDOW, max_message=MAX_MESSAGE)
         self._direct_calls = DirectCalls(path, _DIRECT_CALLS, _DIRECT_KEPT) if direct else None
         self._direct_lists = DirectCalls(path, 1 + _LISTS_ASIDE) if direct else None
+        self._repeated: RepeatedExecs | None = None
         self._list_places = Places(1, lent=_LIST_LENT, aside=_LISTS_ASIDE)
         for calls in (self._direct_calls, self._direct_lists):
             if calls is not None:
@@ -77,7 +82,13 @@ class GrpcCaller(Caller):
 
     def close(self) -> None:
         """Closes the connections; calls in flight fail with `Unavailable`."""
-        for channel in (self._calls, self._lists, self._direct_calls, self._direct_lists):
+        for channel in (
+            self._calls,
+            self._lists,
+            self._direct_calls,
+            self._direct_lists,
+            self._repeated,
+        ):
             if channel is not None:
                 channel.close()
 
@@ -87,7 +98,8 @@ class GrpcCaller(Caller):
     def open_streams(self) -> int:
         """How many calls and event streams are under way on the wire."""
         streams = self._calls.open_streams + self._lists.open_streams
-        return streams + sum(d.under_way() for d in (self._direct_calls, self._direct_lists) if d is not None)
+        direct = (self._direct_calls, self._direct_lists, self._repeated)
+        return streams + sum(calls.under_way() for calls in direct if calls is not None)
 
     def unary(
         self, method: str, request: Message, response: type[M], timeout: float, enough: int | None = None
@@ -107,30 +119,45 @@ class GrpcCaller(Caller):
 
         return self._run(method, timeout, call)
 
-    def begin(
+    def repeat_exec(
         self,
-        method: str,
         request: bytes,
-        decode: Callable[[bytes], T],
+        decode: Callable[[bytes], ExecResult],
         timeout: float,
-        enough: int | None,
-        end: Callable[[T | CRIError], None],
-    ) -> bool:
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> Repeat | None:
         """A traced call is none of these: its span ends when it does."""
-        if self._direct_calls is None or self._begin_span is not None or len(request) > MAX_REQUEST:
-            return False
-        begun = _Begun(trio.current_time(), None)
+        if self._direct_calls is None or self._begin_span is not None:
+            return None
+        if self._repeated is None:
+            from trio_kubelet.cri.repeated import RepeatedExecs  # with the first command that passed
 
-        def ended(answer: Answer) -> None:
+            self._repeated = RepeatedExecs(self._calls.path)
+            self._loop.start_soon(self._repeated.run)
+        method, on_call = "ExecSync", self._on_call
+
+        def has_passed(seconds: float) -> None:
+            if on_call is not None:
+                on_call(method, seconds, Code.OK)
+            passed(seconds)
+
+        def has_ended(answer: Answer | None, began: float) -> None:
+            begun = _Begun(began, None)
+            if answer is None:
+                end(None, began)
+                return
             try:
                 found = _one(method, decode, answer())
             except Exception as exc:
-                end(self._error(method, begun, exc))
+                end(self._error(method, begun, exc), began)
             else:
                 self._report(method, begun, Code.OK)
-                end(found)
+                end(found, began)
 
-        return self._direct_calls.begin(method, request, begun.at, begun.at + timeout, enough, ended)
+        return self._repeated.add(request, due, period, timeout, has_passed, has_ended)
 
     async def raw(self, method: str, request: Message, timeout: float) -> Sequence[bytes]:
         streaming = method.startswith("Stream")

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.caller import M
-from trio_kubelet.cri.doors import SILENT, Caller, ContainerEvent, ExecResult
+from trio_kubelet.cri.doors import Caller, ContainerEvent, ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError, ResourceExhausted, Unimplemented, UnusableAnswer
 from trio_kubelet.cri.proto import api_pb2 as cri
 
@@ -252,18 +252,21 @@ class RuntimeService(_Service):
         answer = await self._caller.unary("ExecSync", request, cri.ExecSyncResponse, timeout, enough)
         return _exec_result(answer)
 
-    def begin_exec(
+    def repeat_exec(
         self,
         container_id: str,
         cmd: Sequence[str],
         timeout_s: float,
-        enough: int,
-        end: Callable[[ExecResult | CRIError], None],
-    ) -> bool:
-        """Begins to run a command whose end is told to `end`; see `Caller.begin`."""
+        due: float,
+        period: float,
+        passed: Callable[[float], None],
+        end: Callable[[ExecResult | CRIError | None, float], None],
+    ) -> Repeat | None:
+        """Runs a command again and again while it passes; see `Caller.repeat_exec`."""
         request = cri.ExecSyncRequest(container_id=container_id, cmd=cmd, timeout=int(timeout_s))
         timeout = deadlines.exec_sync(self._timeout, timeout_s)
-        return self._caller.begin("ExecSync", request.SerializeToString(), _exec_answer, timeout, enough, end)
+        body = request.SerializeToString()
+        return self._caller.repeat_exec(body, _exec_answer, timeout, due, period, passed, end)
 
     async def exec(self, request: cri.ExecRequest) -> str:
         """Prepares an exec stream; returns its URL."""
@@ -384,7 +387,7 @@ def _merged(out: M, messages: Sequence[bytes]) -> M:
 
 
 def _exec_answer(message: bytes) -> ExecResult:
-    return _exec_result(cri.ExecSyncResponse.FromString(message)) if message else SILENT
+    return _exec_result(cri.ExecSyncResponse.FromString(message))
 
 
 def _exec_result(answer: cri.ExecSyncResponse) -> ExecResult:

@@ -1,5 +1,5 @@
-"""All probes of the node: one scheduling task, and one short task per run. An exec probe that passed the last
-time, as most did, needs none: nobody waits for it to pass again.
+"""All probes of the node: one scheduling task, and one short task per run. An exec probe that passes again
+and again, as most do, needs none: the runtime's door repeats it until it has something to say.
 
 The kubelet keeps a goroutine per probe; here a heap of due times serves thousands. Views of the
 containers come in with each status that is generated for a pod, so nothing polls: a new container's readiness
@@ -23,7 +23,7 @@ from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.cri.doors import ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.probes import (
     Outcome,
@@ -37,6 +37,7 @@ from trio_kubelet.observed.probes import (
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.probes.decision import (
+    GRID,
     TOGETHER,
     Action,
     ProbeDecision,
@@ -52,9 +53,8 @@ from trio_kubelet.probes.decision import (
 from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
 from trio_kubelet.probes.runners import (
     ATTEMPTS,
-    MAX_OUTPUT,
-    BeginExec,
     Exec,
+    RepeatExec,
     exec_outcome,
     is_worth_another,
     run_probe,
@@ -71,6 +71,8 @@ PATIENCE = 1.0
 hold up those of others.
 """
 UPDATES_CAPACITY = 100
+_LITTLE = 1024
+"""Bytes of output beyond which a probe is run in a task of its own each time."""
 
 
 class _Worker:
@@ -85,6 +87,7 @@ class _Worker:
         "key",
         "pod",
         "probe",
+        "repeat",
         "seq",
         "series",
         "state",
@@ -109,6 +112,7 @@ class _Worker:
         self.probe = probe
         self.state = ProbeState()
         self.due = math.inf
+        self.repeat: Repeat | None = None  # while it passes again and again
         self.seq = 0  # only the heap entry with this number counts, with 0 none
         self.busy = False
         self.stopped = False
@@ -133,7 +137,7 @@ class ProbeManager:
         self,
         *,
         exec_sync: Exec,
-        begin_exec: BeginExec,
+        repeat_exec: RepeatExec,
         recorder: PodRecorderDoor,
         clock: Clock,
         metrics: ProbeMetrics,
@@ -141,7 +145,7 @@ class ProbeManager:
     ) -> None:
         """`keeps_results`: containers that ran before this agent keep the readiness they had until probed."""
         self._exec = exec_sync
-        self._begin_exec = begin_exec
+        self._repeat_exec = repeat_exec
         self._recorder = recorder
         self._clock = clock
         self._metrics = metrics
@@ -158,7 +162,8 @@ class ProbeManager:
         self._numbers = itertools.count(1)
         self._rate = 0.0
         self._fresh: dict[_Worker, float] = {}  # which wait for their answer, not long yet: since when
-        self._again: list[tuple[_Worker, float]] = []  # whose first attempt failed, and when that began
+        # Which are to be run at once: since when, and how often that may be tried.
+        self._again: list[tuple[_Worker, float, int]] = []
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
         self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
@@ -216,6 +221,8 @@ class ProbeManager:
                 self._ended.add(uid)
         for worker in workers:
             worker.pod = pod
+            if worker.repeat is not None and not self._goes_on(worker):
+                self._take_back(worker)
             self._consider(worker)
 
     def view(self) -> ProbeView:
@@ -253,14 +260,13 @@ class ProbeManager:
                 now = await self._until_due(not_before)
                 step, not_before = gap(self._rate), -math.inf
                 while self._again:
-                    nursery.start_soon(self._run_probe, *self._again.pop(), ATTEMPTS - 1)
+                    nursery.start_soon(self._run_probe, *self._again.pop())
                 while now >= not_before and self._first_due() <= now:
                     worker = heapq.heappop(self._heap)[2]
                     self._unschedule(worker)
                     if self._tick(worker, now):
                         self._fresh[worker] = now
-                        if not self._begun(worker, now):
-                            nursery.start_soon(self._run_probe, worker, now)
+                        nursery.start_soon(self._run_probe, worker, now)
                         paced = max(paced, now) + step
                         # Who has to wait does so until as many may start together again: fewer wake-ups.
                         if paced - now > (TOGETHER - 0.5) * step:
@@ -296,23 +302,6 @@ class ProbeManager:
             del self._fresh[oldest]
         return -math.inf
 
-    def _begun(self, worker: _Worker, now: float) -> bool:
-        """Whether this run needs no task; it is under way then."""
-        probe, container_id = worker.probe, worker.state.container_id
-        if probe.exec is None or worker.state.last is not ProbeResult.SUCCESS:
-            return False
-        command, timeout = static_command(probe.exec, worker.container), float(probe.timeout_seconds)
-
-        def end(found: ExecResult | CRIError) -> None:
-            outcome = exec_outcome(found, command, timeout)
-            if is_worth_another(outcome) and not worker.stopped:
-                self._again.append((worker, now))
-                self._wake.set()
-            else:
-                self._end(worker, container_id, now, outcome)
-
-        return self._begin_exec(container_id, command, timeout, MAX_OUTPUT, end)
-
     async def _run_probe(self, worker: _Worker, began: float, attempts: int = ATTEMPTS) -> None:
         container_id = worker.state.container_id
         view = self._view(worker)
@@ -347,7 +336,9 @@ class ProbeManager:
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
                 self._set_result(worker, container_id, result)
-        self._schedule(worker, next_due(worker.due, worker.period, now, self._taken))
+        due = next_due(worker.due, worker.period, now, self._taken)
+        if not self._hand_over(worker, outcome, due):
+            self._schedule(worker, due)
 
     async def _deliver(self) -> None:
         while True:
@@ -360,12 +351,56 @@ class ProbeManager:
             self._something = trio.Event()
             await self._something.wait()
 
+    # Probes that pass again and again.
+
+    def _hand_over(self, worker: _Worker, outcome: Outcome, due: float) -> bool:
+        """Lets a probe be repeated from `due` on, if another pass would change nothing and it says little."""
+        probe, state = worker.probe, worker.state
+        if probe.exec is None or not outcome.passed or len(outcome.output) > _LITTLE:
+            return False
+        if state.run < probe.success_threshold or not self._goes_on(worker):
+            return False
+        command, timeout = static_command(probe.exec, worker.container), float(probe.timeout_seconds)
+        container_id = state.container_id
+
+        def passed(seconds: float) -> None:
+            worker.series.count(False, seconds)
+
+        def end(found: ExecResult | CRIError | None, began: float) -> None:
+            worker.repeat, worker.busy = None, True
+            worker.due = math.floor(began * GRID) / GRID
+            if worker.stopped:
+                return
+            outcome = exec_outcome(found, command, timeout) if found is not None else None
+            if outcome is not None and not is_worth_another(outcome):
+                self._end(worker, container_id, began, outcome)
+                return
+            self._again.append((worker, began, ATTEMPTS if outcome is None else ATTEMPTS - 1))
+            self._wake.set()
+
+        worker.repeat = self._repeat_exec(container_id, command, timeout, due, worker.period, passed, end)
+        return worker.repeat is not None
+
+    def _goes_on(self, worker: _Worker) -> bool:
+        """Whether a probe that passed would be run again, whenever it is due."""
+        decision = self._decision(worker)
+        return decision.action is Action.RUN and decision.state is worker.state and not decision.results
+
+    def _take_back(self, worker: _Worker) -> None:
+        """What the probe is about has changed: each run is to be decided about."""
+        assert worker.repeat is not None
+        due, worker.repeat = worker.repeat.stop(), None
+        if due is None:
+            worker.busy = True  # its end is told
+        else:
+            self._schedule(worker, due)
+
     # Scheduling.
 
-    def _tick(self, worker: _Worker, now: float) -> bool:
-        """Decides about a due probe; True when it is to run now."""
+    def _decision(self, worker: _Worker) -> ProbeDecision:
+        """What would be done if the probe were due now."""
         pod = worker.pod
-        decision = on_due(
+        return on_due(
             worker.state,
             worker.key.kind,
             worker.probe,
@@ -375,6 +410,10 @@ class ProbeManager:
             kept_before_ns=self._kept_before_ns,
             now_ns=self._clock.now_ns(),
         )
+
+    def _tick(self, worker: _Worker, now: float) -> bool:
+        """Decides about a due probe; True when it is to run now."""
+        decision = self._decision(worker)
         self._apply(worker, decision)
         if decision.action is Action.STOP:
             self._stop(worker)
@@ -388,7 +427,7 @@ class ProbeManager:
     def _consider(self, worker: _Worker) -> None:
         """Something about the worker's container may have changed: when is its probe due?"""
         view = self._view(worker)
-        if view is None or not view.container_id or worker.busy:
+        if view is None or not view.container_id or worker.busy or worker.repeat is not None:
             return
         now = trio.current_time()
         is_new = view.container_id != worker.state.container_id
@@ -443,6 +482,9 @@ class ProbeManager:
             del self._by_pod[worker.key.pod_uid]
         self._unschedule(worker)
         worker.stopped = True
+        if worker.repeat is not None:
+            worker.repeat.stop()
+            worker.repeat = None
         self._rate -= 1 / worker.period
         if worker.state.container_id:
             self._results[worker.key.kind].pop(worker.state.container_id, None)

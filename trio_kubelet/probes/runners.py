@@ -9,7 +9,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import go_quote
-from trio_kubelet.cri.doors import SILENT, ExecResult
+from trio_kubelet.cri.doors import SILENT, ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted
 from trio_kubelet.net.dial import DialError, dial, join_host_port, resolve_port
 from trio_kubelet.net.http import build_request, probe_http
@@ -28,8 +28,19 @@ _PASSED = Outcome(Verdict.SUCCESS)
 Exec = Callable[[str, Sequence[str], float, int], Awaitable[ExecResult]]
 """Runs a command in a container: (its id, command, timeout in seconds, how much of its output will do)."""
 
-BeginExec = Callable[[str, Sequence[str], float, int, Callable[[ExecResult | CRIError], None]], bool]
-"""Begins to, if no task has to wait for the end, which is told; see `RuntimeService.begin_exec`."""
+RepeatExec = Callable[
+    [
+        str,
+        Sequence[str],
+        float,
+        float,
+        float,
+        Callable[[float], None],
+        Callable[[ExecResult | CRIError | None, float], None],
+    ],
+    Repeat | None,
+]
+"""Runs one again and again while it passes, if it can; see `RuntimeService.repeat_exec`."""
 
 
 async def run_probe(
