@@ -88,7 +88,7 @@ void tk_arena_free(void *arenas, void *p, size_t size);
 typedef struct tk_repeats tk_repeats;
 typedef struct {
     double began;
-    uint32_t id;
+    uint64_t id;
     int32_t why;
     uint32_t code;
     uint32_t head;
@@ -98,7 +98,7 @@ typedef struct {
 } tk_end;
 typedef struct {
     double seconds;
-    uint32_t id;
+    uint64_t id;
 } tk_pass;
 typedef struct {
     const tk_end *ends;
@@ -110,21 +110,24 @@ typedef struct {
     uint32_t under_way;
     uint32_t passed;
     uint8_t is_connected;
+    uint8_t is_odd;
     uint8_t takes_calls;
 } tk_repeats_view;
 
 tk_repeats *tk_repeats_new(const uint8_t *headers, size_t size);
 void tk_repeats_free(tk_repeats *r);
 int tk_repeats_add(tk_repeats *r, const uint8_t *body, size_t size, double due, double period, double timeout,
-                   uint32_t *id);
-bool tk_repeats_stop(tk_repeats *r, uint32_t id, double *due);
+                   uint64_t *id);
+bool tk_repeats_stop(tk_repeats *r, uint64_t id, double *due);
 void tk_repeats_connected(tk_repeats *r);
 void tk_repeats_lost(tk_repeats *r);
 void tk_repeats_received(tk_repeats *r, const uint8_t *data, size_t size, double now);
 void tk_repeats_turn(tk_repeats *r, double now, uint32_t together);
+void tk_repeats_serve(tk_repeats *r, int socket, int event, double ahead);
+void tk_repeats_leave(tk_repeats *r);
 void tk_repeats_sent(tk_repeats *r, size_t size);
 void tk_repeats_learn(tk_repeats *r, int tail, const uint8_t *block, size_t size);
-void tk_repeats_look(tk_repeats *r, tk_repeats_view *view);
+const tk_repeats_view *tk_repeats_look(const tk_repeats *r);
 size_t tk_repeats_passed(tk_repeats *r, tk_pass *passed, size_t room);
 
 #define TK_LOG_FULL ...
@@ -154,6 +157,8 @@ SOURCES = [
     "figures",
     "frames",
     "repeats",
+    "repeats_answers",
+    "repeats_serve",
     "index",
     "pool",
     "intern",
@@ -171,8 +176,9 @@ ffibuilder.set_source(
     "trio_kubelet.native._core",
     '#include "tk.h"',
     sources=[f"csrc/{name}.c" for name in SOURCES],
-    depends=[f"csrc/{name}.h" for name in SOURCES] + ["csrc/keyhash.h"],
+    depends=[str(header) for header in sorted(pathlib.Path("csrc").glob("*.h"))],
     include_dirs=["csrc"],
+    libraries=["m"],
     define_macros=[("TK_CHECKED", "1")] if CHECKED else [],
     extra_compile_args=[
         "-std=gnu11",

@@ -18,15 +18,17 @@ typedef struct {
     size_t size;
 } input;
 
-/* What is known of a call. */
+/* What is known of the call in a place. */
 typedef struct {
     bool is_there;
     bool is_under_way;
     uint32_t stream;
+    uint64_t id; /* also of the last that was there */
 } known_call;
 
 typedef struct {
-    uint32_t id, code;
+    uint64_t id;
+    uint32_t code;
     int32_t why;
     double began;
     size_t head, data, tail;
@@ -37,8 +39,8 @@ typedef struct {
     tk_repeats *whole, *pieces;
     double now;
     known_call calls[MOST_CALLS];
-    uint32_t free_ids[MOST_CALLS];
-    uint32_t count, free_count;
+    uint32_t free_places[MOST_CALLS];
+    uint32_t count, free_count, added;
     uint32_t streams; /* begun on this connection */
 } state;
 
@@ -52,8 +54,7 @@ static uint8_t take(input *in)
 
 static size_t keep_ends(tk_repeats *r, known_end *kept, size_t count)
 {
-    tk_repeats_view view;
-    tk_repeats_look(r, &view);
+    tk_repeats_view view = *tk_repeats_look(r);
     CHECK(view.end_count <= 2 * TK_REPEATS_AT_ONCE && count + view.end_count <= 4 * TK_REPEATS_AT_ONCE);
     for (size_t i = 0; i < view.end_count; i++) {
         const tk_end *e = &view.ends[i];
@@ -67,13 +68,21 @@ static size_t keep_ends(tk_repeats *r, known_end *kept, size_t count)
     return count;
 }
 
-static void forget(state *s, uint32_t id)
+/* The call with this id, which has to be there. */
+static known_call *call_of(state *s, uint64_t id)
 {
-    s->calls[id] = (known_call){0};
-    s->free_ids[s->free_count++] = id;
+    uint32_t place = (uint32_t)id;
+    CHECK(place < s->count && s->calls[place].is_there && s->calls[place].id == id);
+    return &s->calls[place];
 }
 
-/* Calls that a turn began stand in what is to be sent, with their id as body. */
+static void forget(state *s, known_call *call)
+{
+    *call = (known_call){.id = call->id};
+    s->free_places[s->free_count++] = (uint32_t)call->id;
+}
+
+/* Calls that a turn began stand in what is to be sent, with their place as body. */
 static void find_begun(state *s, const uint8_t *out, size_t size)
 {
     while (size > 0) {
@@ -84,10 +93,10 @@ static void find_begun(state *s, const uint8_t *out, size_t size)
             CHECK(f.size == sizeof HEADERS && f.stream == 2 * s->streams++ + 1);
         } else if (f.kind == TK_FRAME_DATA) {
             CHECK(f.size >= 4 && f.stream == 2 * s->streams - 1 && f.flags == TK_FLAG_END_STREAM);
-            uint32_t id = tk_read_be32(out + TK_FRAME_HEAD);
-            CHECK(id < s->count && s->calls[id].is_there && !s->calls[id].is_under_way);
-            s->calls[id].is_under_way = true;
-            s->calls[id].stream = f.stream;
+            uint32_t place = tk_read_be32(out + TK_FRAME_HEAD);
+            CHECK(place < s->count && s->calls[place].is_there && !s->calls[place].is_under_way);
+            s->calls[place].is_under_way = true;
+            s->calls[place].stream = f.stream;
         } else {
             CHECK(f.kind == TK_FRAME_RST || f.kind == TK_FRAME_PING);
         }
@@ -104,30 +113,30 @@ static void check(state *s, size_t ends, size_t other_ends, bool is_turn)
         known_end *a = &seen[i], *b = &other[i];
         CHECK(a->id == b->id && a->why == b->why && a->code == b->code && a->began == b->began);
         CHECK(a->head == b->head && a->data == b->data && a->tail == b->tail && a->digest == b->digest);
-        CHECK(a->id < s->count && s->calls[a->id].is_there);
+        known_call *call = call_of(s, a->id);
         bool is_unseen = is_turn && a->why == TK_END_LOST && a->began == s->now;
-        CHECK(s->calls[a->id].is_under_way == (a->why != TK_END_NOT_MADE) || is_unseen);
-        forget(s, a->id);
+        CHECK(call->is_under_way == (a->why != TK_END_NOT_MADE) || is_unseen);
+        forget(s, call);
     }
     tk_pass passed[64], same[64];
     for (size_t n; (n = tk_repeats_passed(s->whole, passed, 64)) > 0;) {
         CHECK(tk_repeats_passed(s->pieces, same, 64) == n);
         for (size_t i = 0; i < n; i++) {
             CHECK(passed[i].id == same[i].id && passed[i].seconds == same[i].seconds && passed[i].seconds >= 0);
-            CHECK(passed[i].id < s->count && s->calls[passed[i].id].is_under_way);
-            s->calls[passed[i].id].is_under_way = false;
+            known_call *call = call_of(s, passed[i].id);
+            CHECK(call->is_under_way);
+            call->is_under_way = false;
         }
     }
-    tk_repeats_view a, b;
-    tk_repeats_look(s->whole, &a);
-    tk_repeats_look(s->pieces, &b);
+    tk_repeats_view a = *tk_repeats_look(s->whole), b = *tk_repeats_look(s->pieces);
     CHECK(a.out_size <= TK_REPEATS_OUT && a.out_size == b.out_size && memcmp(a.out, b.out, a.out_size) == 0);
     CHECK(a.next == b.next && a.newest == b.newest && a.under_way == b.under_way && a.passed == 0 && b.passed == 0);
-    CHECK(a.is_connected == b.is_connected && a.takes_calls == b.takes_calls);
+    CHECK(a.is_connected == b.is_connected && a.is_odd == b.is_odd && a.takes_calls == b.takes_calls);
+    CHECK(!a.is_connected || !a.is_odd);
     uint32_t under_way = 0, there = 0;
-    for (uint32_t id = 0; id < s->count; id++) {
-        under_way += s->calls[id].is_under_way;
-        there += s->calls[id].is_there;
+    for (uint32_t place = 0; place < s->count; place++) {
+        under_way += s->calls[place].is_under_way;
+        there += s->calls[place].is_there;
     }
     CHECK(a.under_way == under_way && a.under_way <= TK_REPEATS_AT_ONCE);
     CHECK((a.newest > -INFINITY) == (under_way > 0) && (a.next < INFINITY) == (there > 0));
@@ -140,34 +149,36 @@ static void add(state *s, input *in, uint32_t count)
     static uint8_t body[TK_REPEATS_BODY];
     size_t size = 4 + take(in) * 16;
     while (count-- > 0 && (s->free_count > 0 || s->count < MOST_CALLS)) {
-        uint32_t expected = s->free_count > 0 ? s->free_ids[--s->free_count] : s->count++, id, same;
-        tk_write_be32(body, expected);
+        uint32_t place = s->free_count > 0 ? s->free_places[--s->free_count] : s->count++;
+        uint64_t expected = (uint64_t)++s->added << 32 | place, id, same;
+        tk_write_be32(body, place);
         CHECK(tk_repeats_add(s->whole, body, size, due, period, timeout, &id) == TK_OK);
         CHECK(tk_repeats_add(s->pieces, body, size, due, period, timeout, &same) == TK_OK);
         CHECK(id == expected && same == expected);
-        s->calls[id].is_there = true;
+        s->calls[place] = (known_call){.is_there = true, .id = id};
     }
 }
 
-static void stop(state *s, uint32_t id)
+/* The last call in a place, or a number before it, which others may have had. */
+static void stop(state *s, uint32_t place, bool is_other)
 {
     double due, same;
+    uint64_t id = (place < s->count ? s->calls[place].id : place) - ((uint64_t)is_other << 32);
     bool is_forgotten = tk_repeats_stop(s->whole, id, &due);
     CHECK(tk_repeats_stop(s->pieces, id, &same) == is_forgotten);
-    bool is_there = id < s->count && s->calls[id].is_there;
+    bool is_there = place < s->count && s->calls[place].is_there && !is_other;
     CHECK(isnan(due) == !is_there && isnan(same) == !is_there && (!is_there || due == same));
-    CHECK(is_forgotten == (is_there && !s->calls[id].is_under_way));
+    CHECK(is_forgotten == (is_there && !s->calls[place].is_under_way));
     if (is_forgotten)
-        forget(s, id);
+        forget(s, &s->calls[place]);
 }
 
 static void turn(state *s, uint32_t together)
 {
-    tk_repeats_view before, after;
-    tk_repeats_look(s->whole, &before);
+    tk_repeats_view before = *tk_repeats_look(s->whole);
     tk_repeats_turn(s->whole, s->now, together);
     tk_repeats_turn(s->pieces, s->now, together);
-    tk_repeats_look(s->whole, &after);
+    tk_repeats_view after = *tk_repeats_look(s->whole);
     if (after.is_connected)
         find_begun(s, after.out + before.out_size, after.out_size - before.out_size);
     check(s, keep_ends(s->whole, seen, 0), keep_ends(s->pieces, other, 0), true);
@@ -222,9 +233,9 @@ static void put_answer(tk_outbox *out, uint32_t stream, uint32_t how)
 /* The stream of the n-th that is under way, or n. */
 static uint32_t stream_of(const state *s, uint32_t n)
 {
-    for (uint32_t id = 0, left = n; id < s->count; id++)
-        if (s->calls[id].is_under_way && left-- == 0)
-            return s->calls[id].stream;
+    for (uint32_t place = 0, left = n; place < s->count; place++)
+        if (s->calls[place].is_under_way && left-- == 0)
+            return s->calls[place].stream;
     return n;
 }
 
@@ -237,9 +248,9 @@ static void say(state *s, input *in, uint32_t what, uint32_t how)
     if (what == 0) {
         put_answer(&out, stream_of(s, take(in)), how);
     } else if (what == 1) {
-        for (uint32_t id = 0; id < s->count; id++)
-            if (s->calls[id].is_under_way)
-                put_answer(&out, s->calls[id].stream, how);
+        for (uint32_t place = 0; place < s->count; place++)
+            if (s->calls[place].is_under_way)
+                put_answer(&out, s->calls[place].stream, how);
     } else if (what == 2) {
         uint8_t kind = take(in), flags = take(in);
         uint32_t stream = kind & 0x80 ? 0 : stream_of(s, take(in));
@@ -302,7 +313,7 @@ static void step(state *s, input *in)
         add(s, in, how * 20u);
         break;
     case 2:
-        stop(s, how * 3u + take(in) * 2u);
+        stop(s, how * 3u + take(in) * 2u, how == 15);
         break;
     case 3:
         if (how < 4)
@@ -352,8 +363,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (in.size > 0)
         step(&s, &in);
     change_connection(&s, false);
-    for (uint32_t id = 0; id < s.count; id++)
-        CHECK(!s.calls[id].is_under_way);
+    for (uint32_t place = 0; place < s.count; place++)
+        CHECK(!s.calls[place].is_under_way);
     tk_repeats_free(s.whole);
     tk_repeats_free(s.pieces);
     return 0;

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +44,7 @@ from trio_kubelet.native.pure_repeats import (
     MAX_BODY,
     MAX_OUT,
     MAX_PASSED,
+    TOGETHER,
     End,
     PureRepeats,
     Why,
@@ -122,13 +127,23 @@ def connected(
     assert repeats.connected() == []
     take(repeats)
     repeats.learn(HEAD, TAIL)
-    for id in range(calls):
-        assert repeats.add(BODY, 100.0, period, timeout) == id
+    for added in range(calls):
+        assert repeats.add(BODY, 100.0, period, timeout) == nth(added)
     return repeats
 
 
-def lost(id: int, began: float = 100.0) -> End:
-    return End(id, Why.LOST, began, 0, b"", b"", b"")
+def nth(added: int, place: int | None = None) -> int:
+    """The id of what was added after so many others, in a place of its own unless told."""
+    return (added + 1) << 32 | (added if place is None else place)
+
+
+def end_of(id: int, why: Why, began: float = 100.0, code: int = 0) -> End:
+    """One without an answer."""
+    return End(id, why, began, code, b"", b"", b"")
+
+
+def lost(id: int) -> End:
+    return end_of(id, Why.LOST)
 
 
 @BOTH
@@ -136,8 +151,9 @@ def test_hello_and_requests_are_what_a_server_reads(cls: type[PureRepeats]) -> N
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     repeats = cls(HEADERS)
-    assert (repeats.is_connected, repeats.takes_calls, repeats.out()) == (False, False, b"")
-    assert repeats.add(BODY, 5.0, 10.0, 1.0) == 0
+    assert (repeats.is_connected, repeats.is_odd, repeats.takes_calls) == (False, False, False)
+    assert repeats.out() == b""
+    assert repeats.add(BODY, 5.0, 10.0, 1.0) == nth(0)
     assert repeats.connected() == []
     assert (repeats.is_connected, repeats.takes_calls) == (True, True)
     events = server.receive_data(repeats.out())
@@ -171,7 +187,7 @@ def test_a_life(cls: type[PureRepeats]) -> None:
     take(repeats)
     assert repeats.next == math.inf
     assert repeats.newest == -math.inf
-    assert repeats.add(BODY, 100.0, 10.0, 1.0) == 0
+    assert repeats.add(BODY, 100.0, 10.0, 1.0) == nth(0)
     assert repeats.next == 100.0
     assert repeats.turn(99.9, 5) == []
     assert repeats.out() == b""
@@ -183,15 +199,15 @@ def test_a_life(cls: type[PureRepeats]) -> None:
     assert (data.data, data.stream_id, set(data.flags)) == (BODY, 1, {"END_STREAM"})
     assert (repeats.under_way, repeats.newest, repeats.next) == (1, 100.25, 101.25)
     # Nobody knows yet what these blocks say.
-    assert repeats.received(answer(1), 100.5) == [End(0, Why.ANSWERED, 100.25, 0, HEAD, PASSED, TAIL)]
+    assert repeats.received(answer(1), 100.5) == [End(nth(0), Why.ANSWERED, 100.25, 0, HEAD, PASSED, TAIL)]
     assert (repeats.under_way, repeats.next, repeats.passed) == (0, math.inf, 0)
     repeats.learn(HEAD, TAIL)
-    assert repeats.add(BODY, 110.0, 10.0, 1.0) == 0  # the place that became free
+    assert repeats.add(BODY, 110.0, 10.0, 1.0) == nth(1, 0)  # the place that became free
     assert repeats.turn(110.5, 5) == []
     assert repeats.received(answer(3), 110.75) == []
     assert (repeats.under_way, repeats.passed) == (0, 1)
     assert repeats.next == 120.0  # the phase is kept
-    assert repeats.take_passed() == [(0, 0.25)]
+    assert repeats.take_passed() == [(nth(1, 0), 0.25)]
     assert repeats.passed == 0
     assert repeats.take_passed() == []
 
@@ -234,7 +250,7 @@ def test_what_is_not_as_usual_is_told(cls: type[PureRepeats], data: bytes, tail:
     repeats = connected(cls, 1)
     repeats.turn(100.0, 5)
     assert repeats.received(answer(1, data, tail=tail), 100.5) == [
-        End(0, Why.ANSWERED, 100.0, 0, HEAD, data, tail)
+        End(nth(0), Why.ANSWERED, 100.0, 0, HEAD, data, tail)
     ]
     assert (repeats.passed, repeats.under_way, repeats.next) == (0, 0, math.inf)
 
@@ -244,7 +260,7 @@ def test_an_answer_of_headers_only(cls: type[PureRepeats]) -> None:
     repeats = connected(cls, 1)
     repeats.turn(100.0, 5)
     only = HeadersFrame(1, HEAD, flags=["END_HEADERS", "END_STREAM"]).serialize()
-    assert repeats.received(only, 100.5) == [End(0, Why.ANSWERED, 100.0, 0, HEAD, b"", b"")]
+    assert repeats.received(only, 100.5) == [End(nth(0), Why.ANSWERED, 100.0, 0, HEAD, b"", b"")]
 
 
 @BOTH
@@ -256,8 +272,8 @@ def test_answers_in_pieces(cls: type[PureRepeats], size: int) -> None:
     ends = []
     for at in range(0, len(data), size):
         ends += repeats.received(data[at : at + size], 100.5)
-    assert ends == [End(0, Why.ANSWERED, 100.0, 0, HEAD, message(b"\x18\1"), TAIL)]
-    assert repeats.take_passed() == [(2, 0.5), (1, 0.5)]
+    assert ends == [End(nth(0), Why.ANSWERED, 100.0, 0, HEAD, message(b"\x18\1"), TAIL)]
+    assert repeats.take_passed() == [(nth(2), 0.5), (nth(1), 0.5)]
 
 
 @BOTH
@@ -279,7 +295,7 @@ def test_overdue_calls_are_broken_off(cls: type[PureRepeats]) -> None:
     repeats.turn(100.5, 1)
     take(repeats)
     assert repeats.next == 101.0
-    assert repeats.turn(101.0, 5) == [End(0, Why.OVERDUE, 100.0, 0, b"", b"", b"")]
+    assert repeats.turn(101.0, 5) == [end_of(nth(0), Why.OVERDUE)]
     (frame,) = take(repeats)
     assert isinstance(frame, RstStreamFrame)
     assert (frame.stream_id, frame.error_code) == (1, CANCEL)
@@ -294,15 +310,13 @@ def test_too_long_answers_are_broken_off(cls: type[PureRepeats]) -> None:
     take(repeats)
     most = MAX_ANSWER - len(HEAD) - len(TAIL)
     assert repeats.received(answer(1, b"x" * most), 100.5)[0].why is Why.ANSWERED
-    assert repeats.received(answer(3, b"x" * (most + 1)), 100.5) == [
-        End(1, Why.TOO_LONG, 100.0, 0, b"", b"", b"")
-    ]
+    assert repeats.received(answer(3, b"x" * (most + 1)), 100.5) == [end_of(nth(1), Why.TOO_LONG)]
     assert repeats.out() == b""  # it was over anyway
-    assert repeats.add(BODY, 100.0, 10.0, 1.0) == 1
+    assert repeats.add(BODY, 100.0, 10.0, 1.0) == nth(2, 1)
     repeats.turn(101.0, 5)
     take(repeats)
     (end,) = repeats.received(answer(5, b"x" * (MAX_ANSWER + 1)), 101.5)
-    assert (end.id, end.why) == (1, Why.TOO_LONG)
+    assert (end.id, end.why) == (nth(2, 1), Why.TOO_LONG)
     (frame,) = take(repeats)
     assert isinstance(frame, RstStreamFrame)
     assert (frame.stream_id, frame.error_code) == (5, CANCEL)
@@ -314,7 +328,7 @@ def test_a_reset_is_told(cls: type[PureRepeats]) -> None:
     repeats = connected(cls, 1)
     repeats.turn(100.0, 5)
     refused = RstStreamFrame(1, 7).serialize()
-    assert repeats.received(refused, 100.5) == [End(0, Why.RESET, 100.0, 7, b"", b"", b"")]
+    assert repeats.received(refused, 100.5) == [end_of(nth(0), Why.RESET, 100.0, 7)]
     assert repeats.received(refused, 100.5) == []
     assert repeats.is_connected
 
@@ -323,13 +337,13 @@ def test_a_reset_is_told(cls: type[PureRepeats]) -> None:
 def test_going_away(cls: type[PureRepeats]) -> None:
     repeats = connected(cls, 3)
     repeats.turn(100.0, 3)
-    assert repeats.received(GoAwayFrame(0, 3).serialize(), 100.5) == [lost(2)]
+    assert repeats.received(GoAwayFrame(0, 3).serialize(), 100.5) == [lost(nth(2))]
     assert repeats.is_connected
     assert not repeats.takes_calls
     assert repeats.received(answer(1), 100.5) == []
     assert repeats.turn(110.0, 5) == [
-        End(1, Why.OVERDUE, 100.0, 0, b"", b"", b""),
-        End(0, Why.NOT_MADE, 110.0, 0, b"", b"", b""),
+        end_of(nth(1), Why.OVERDUE),
+        end_of(nth(0), Why.NOT_MADE, 110.0),
     ]
     repeats.connected()
     assert repeats.takes_calls
@@ -366,10 +380,10 @@ def test_settings(cls: type[PureRepeats]) -> None:
     assert isinstance(frame, SettingsFrame)
     assert (set(frame.flags), frame.settings) == ({"ACK"}, {})
     repeats.received(SettingsFrame(0, flags=["ACK"]).serialize(), 99.0)
-    assert repeats.turn(100.0, 5) == [End(2, Why.NOT_MADE, 100.0, 0, b"", b"", b"")]
+    assert repeats.turn(100.0, 5) == [end_of(nth(2), Why.NOT_MADE)]
     repeats.received(answer(1) + SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 6}).serialize(), 100.1)
     (end,) = repeats.turn(110.0, 5)[1:]
-    assert (end.id, end.why) == (0, Why.NOT_MADE)
+    assert (end.id, end.why) == (nth(0), Why.NOT_MADE)
 
 
 @BOTH
@@ -425,7 +439,7 @@ def test_together_and_in_turn(cls: type[PureRepeats]) -> None:
         stream = 1 + 4 * round
         repeats.received(answer(stream) + answer(stream + 2), 100.0)
         begun += [id for id, _ in repeats.take_passed()]
-    assert begun == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    assert begun == [nth(added) for added in [0, 1, 2, 3, 4] * 2]
     assert repeats.turn(100.0, 0) == []
     assert repeats.under_way == 0
 
@@ -435,31 +449,36 @@ def test_so_many_at_once(cls: type[PureRepeats]) -> None:
     repeats = connected(cls, AT_ONCE + 2)
     assert repeats.turn(100.0, 10000) == []
     assert repeats.under_way == AT_ONCE
-    assert [end.id for end in repeats.turn(100.0, 10000)] == [AT_ONCE, AT_ONCE + 1]
-    assert repeats.lost() == [lost(id) for id in reversed(range(AT_ONCE))]
+    assert [end.id for end in repeats.turn(100.0, 10000)] == [nth(AT_ONCE), nth(AT_ONCE + 1)]
+    assert repeats.lost() == [lost(nth(added)) for added in reversed(range(AT_ONCE))]
     assert (repeats.under_way, repeats.out()) == (0, b"")
 
 
 @BOTH
 def test_stopping(cls: type[PureRepeats]) -> None:
     repeats = connected(cls, 3)
-    assert repeats.stop(1) == (True, 100.0)
-    for nobody in (1, 3, 2**32 - 1):
+    assert repeats.stop(nth(1)) == (True, 100.0)
+    for nobody in (nth(1), nth(3), nth(0, 2), nth(2, 0), 0, 2, 2**32 - 1, 2**64 - 1):
         assert repeats.stop(nobody)[0] is False
         assert math.isnan(repeats.stop(nobody)[1])
     repeats.turn(100.5, 5)
     assert repeats.under_way == 2
-    assert repeats.stop(0) == (False, 110.0)
-    assert repeats.stop(0) == (False, 110.0)
-    assert repeats.received(answer(1), 100.75) == [End(0, Why.ANSWERED, 100.5, 0, HEAD, PASSED, TAIL)]
+    assert repeats.stop(nth(0)) == (False, 110.0)
+    assert repeats.stop(nth(0)) == (False, 110.0)
+    assert repeats.received(answer(1), 100.75) == [End(nth(0), Why.ANSWERED, 100.5, 0, HEAD, PASSED, TAIL)]
     assert repeats.received(answer(3), 100.75) == []
-    assert repeats.stop(2) == (True, 110.0)
-    assert [repeats.add(BODY, 1.0, 1.0, 1.0) for _ in range(4)] == [2, 0, 1, 3]
+    assert repeats.stop(nth(2)) == (True, 110.0)
+    places = [2, 0, 1, 3]  # the last that became free is the first
+    ids = [repeats.add(BODY, 1.0, 1.0, 1.0) for _ in places]
+    assert ids == [nth(3 + i, place) for i, place in enumerate(places)]
+    for added in range(3):
+        assert math.isnan(repeats.stop(nth(added))[1])  # its place is another's
+    assert repeats.stop(nth(4, 0)) == (True, 1.0)
 
 
 @BOTH
 def test_limits_of_texts(cls: type[PureRepeats]) -> None:
-    assert cls(bytes(MAX_BODY)).add(bytes(MAX_BODY), 1.0, 1.0, 1.0) == 0
+    assert cls(bytes(MAX_BODY)).add(bytes(MAX_BODY), 1.0, 1.0, 1.0) == nth(0)
     assert cls(b"").add(bytes(MAX_BODY + 1), 1.0, 1.0, 1.0) is None
     with pytest.raises(ValueError, match="headers"):
         cls(bytes(MAX_BODY + 1))
@@ -510,10 +529,10 @@ def test_ends_that_nobody_counts(cls: type[PureRepeats]) -> None:
     repeats.turn(100.0, 1)
     assert [end.why for end in repeats.received(answer(stream), 100.0)] == [Why.ANSWERED]
     passed = repeats.take_passed()
-    assert [id for id, _ in passed] == [*range(AT_ONCE)] * (MAX_PASSED // AT_ONCE)
+    assert [id for id, _ in passed] == [nth(added) for added in range(AT_ONCE)] * (MAX_PASSED // AT_ONCE)
     repeats.turn(100.0, 1)
     assert repeats.received(answer(stream + 2), 101.0) == []
-    assert repeats.take_passed() == [(1, 1.0)]
+    assert repeats.take_passed() == [(nth(1), 1.0)]
 
 
 BROKEN = {
@@ -549,14 +568,16 @@ BROKEN = {
 def test_what_cannot_be_understood_loses_the_connection(cls: type[PureRepeats], data: bytes) -> None:
     repeats = connected(cls, 3)
     repeats.turn(100.0, 2)
-    assert repeats.received(data + answer(3), 100.5) == [lost(1), lost(0)]
-    assert not repeats.is_connected
+    assert repeats.received(data + answer(3), 100.5) == [lost(nth(1)), lost(nth(0))]
+    assert (repeats.is_connected, repeats.is_odd) == (False, True)
     assert repeats.out() == b""
     assert repeats.lost() == []
+    assert repeats.is_odd
     assert repeats.received(answer(3), 100.5) == []
-    assert repeats.turn(100.5, 2) == [End(2, Why.NOT_MADE, 100.5, 0, b"", b"", b"")]
+    assert repeats.turn(100.5, 2) == [end_of(nth(2), Why.NOT_MADE, 100.5)]
     assert repeats.connected() == []
-    assert repeats.add(BODY, 101.0, 10.0, 1.0) == 2
+    assert (repeats.is_connected, repeats.is_odd) == (True, False)
+    assert repeats.add(BODY, 101.0, 10.0, 1.0) == nth(3, 2)
     repeats.turn(101.0, 2)
     assert [frame.stream_id for frame in take(repeats)] == [0, 0, 1, 1]
     assert repeats.received(answer(1), 101.5) == []
@@ -588,7 +609,7 @@ def test_a_peer_that_does_not_read(cls: type[PureRepeats]) -> None:
         assert repeats.under_way == fits
         return repeats
 
-    everyone = [lost(id) for id in reversed(range(fits))]
+    everyone = [lost(nth(added)) for added in reversed(range(fits))]
     acks = (MAX_OUT - fits * size) // 9
     repeats = full()
     assert repeats.received(SettingsFrame(0).serialize() * acks, 100.0) == []
@@ -597,7 +618,7 @@ def test_a_peer_that_does_not_read(cls: type[PureRepeats]) -> None:
     repeats = full()
     repeats.received(SettingsFrame(0).serialize() * acks, 100.0)
     overdue, *others = repeats.turn(200.0, AT_ONCE)
-    assert (overdue.id, overdue.why, others) == (fits - 1, Why.OVERDUE, everyone[1:])
+    assert (overdue.id, overdue.why, others) == (nth(fits - 1), Why.OVERDUE, everyone[1:])
     repeats = full()
     pings = PingFrame(0, bytes(8)).serialize() * 8
     repeats.received(pings + SettingsFrame(0).serialize() * acks, 100.0)
@@ -606,7 +627,7 @@ def test_a_peer_that_does_not_read(cls: type[PureRepeats]) -> None:
     repeats.received(pings + SettingsFrame(0).serialize() * acks, 90.0)
     id = repeats.add(BODY, 100.0, 10.0, 1.0)
     assert id is not None
-    assert repeats.turn(100.0, 1) == [*everyone, End(id, Why.NOT_MADE, 100.0, 0, b"", b"", b"")]
+    assert repeats.turn(100.0, 1) == [*everyone, end_of(id, Why.NOT_MADE)]
     assert repeats.out() == b""
 
 
@@ -635,6 +656,398 @@ def test_success() -> None:
     assert says_success(message(b"\x18\x80\x80\x80\x80\x10"))  # the low 32 bits count
     assert not says_success(message(b"\x18\x01"))
     assert not says_success(message(b"\x1c"))
+
+
+# In a thread of its own.
+
+SOON = 3.0
+"""Seconds after which something that should have happened has not."""
+
+
+class Served:
+    """Repeats that a thread serves, and the peer's end of their connection, whose hello was read."""
+
+    def __init__(self, cls: type[PureRepeats], is_connected: bool = True) -> None:
+        self.repeats = connected(cls) if is_connected else cls(HEADERS)
+        self.here, self.peer = socket.socketpair()
+        self.here.setblocking(False)
+        self.peer.settimeout(SOON)
+        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._told: list[list[End]] = []
+        self._thread = threading.Thread()
+        self._heard = b""
+
+    def start(self, ahead: float = 0.0) -> None:
+        def work() -> None:
+            self._told.append(self.repeats.serve(self.here.fileno(), self.event, ahead))
+
+        self._told.clear()
+        self._thread = threading.Thread(target=work, daemon=True)
+        self._thread.start()
+
+    def goes_on(self, seconds: float = 0.05) -> bool:
+        self._thread.join(seconds)
+        return self._thread.is_alive()
+
+    def ends(self) -> list[End]:
+        """What it tells when it comes to its end."""
+        assert not self.goes_on(SOON)
+        (ends,) = self._told
+        return ends
+
+    def close(self) -> None:
+        self.repeats.leave()
+        is_over = not self._thread.ident or not self.goes_on(SOON)
+        for each in (self.here, self.peer):
+            each.close()
+        os.close(self.event)
+        assert is_over
+
+    def add(self, wait: float = 0.0, period: float = 10.0, timeout: float = 5.0, body: bytes = BODY) -> int:
+        id = self.repeats.add(body, time.monotonic() + wait, period, timeout)
+        assert id is not None
+        return id
+
+    def hear(self, count: int) -> list[Frame]:
+        """The next frames."""
+        found: list[Frame] = []
+        while len(found) < count:
+            size = 9 + int.from_bytes(self._heard[:3], "big")
+            if len(self._heard) < max(9, size):
+                data = self.peer.recv(1 << 16)
+                assert data
+                self._heard += data
+            else:
+                found += frames_of(self._heard[:size])
+                self._heard = self._heard[size:]
+        return found
+
+    def say(self, data: bytes) -> None:
+        self.peer.sendall(data)
+
+    def wait(self, is_so: Callable[[], bool]) -> None:
+        until = time.monotonic() + SOON
+        while not is_so():
+            assert self.goes_on(0.005)
+            assert time.monotonic() < until
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    all_served: list[Served] = []
+
+    def begin(*args: Any) -> Served:
+        all_served.append(Served(*args))
+        return all_served[-1]
+
+    yield begin
+    for each in all_served:
+        each.close()
+
+
+Begin = Callable[..., Served]
+
+
+@BOTH
+@pytest.mark.parametrize("ahead", [0.0, 1000.0])
+def test_serving_ends_with_an_answer_that_says_something(
+    cls: type[PureRepeats], serve: Begin, ahead: float
+) -> None:
+    served = serve(cls)
+    before = time.monotonic() + ahead
+    id = served.add(ahead + 0.1)
+    served.start(ahead)
+    head, data = served.hear(2)
+    assert (head.stream_id, head.data, data.data) == (1, HEADERS, BODY)  # type: ignore[attr-defined]
+    served.say(answer(1, tail=FAILED))
+    (end,) = served.ends()
+    assert end == End(id, Why.ANSWERED, end.began, 0, HEAD, PASSED, FAILED)
+    assert before + 0.1 <= end.began <= time.monotonic() + ahead
+    assert (served.repeats.is_connected, served.repeats.is_odd) == (True, False)
+    assert (served.repeats.under_way, served.repeats.out()) == (0, b"")
+
+
+@BOTH
+def test_serving_goes_on_while_calls_pass(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    ids = [served.add(period=0.01), served.add(period=0.01)]
+    served.start()
+    passed: list[tuple[int, float]] = []
+    for stream in (1, 5, 9):
+        assert [frame.stream_id for frame in served.hear(4)] == [stream, stream, stream + 2, stream + 2]
+        served.say(answer(stream) + answer(stream + 2))
+        served.wait(lambda: served.repeats.passed == 2)
+        passed += served.repeats.take_passed()
+        assert served.repeats.passed == 0
+    assert [id for id, _ in passed] == ids * 3
+    assert all(0 <= seconds < SOON for _, seconds in passed)
+    served.hear(4)
+    assert served.goes_on()
+    served.repeats.leave()
+    assert served.ends() == []
+    assert served.repeats.under_way == 2  # the next to serve hears of these
+    served.start()
+    served.say(answer(13) + answer(15, tail=FAILED))
+    assert [end.id for end in served.ends()] == ids[1:]
+    assert [id for id, _ in served.repeats.take_passed()] == ids[:1]
+
+
+@BOTH
+def test_what_is_due_earlier_wakes_who_serves(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    served.start()
+    assert served.goes_on()
+    served.add(wait=100.0)  # earlier than never
+    assert served.goes_on()
+    served.add()
+    assert [frame.stream_id for frame in served.hear(2)] == [1, 1]
+    served.say(answer(1, tail=FAILED))
+    assert [end.why for end in served.ends()] == [Why.ANSWERED]
+
+
+@BOTH
+def test_leaving(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    served.add(wait=100.0)
+    served.start()
+    assert served.goes_on()
+    served.repeats.leave()
+    assert served.ends() == []
+    served.repeats.leave()  # before it begins
+    served.start()
+    assert served.ends() == []
+    served.start()
+    assert served.goes_on()  # each ends one
+
+
+@BOTH
+def test_serving_ends_where_a_connection_is_wanted(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls, False)
+    id = served.add(wait=0.3)
+    served.start()
+    assert served.goes_on()
+    assert served.ends() == []
+    assert served.repeats.next <= time.monotonic()
+    assert not served.repeats.takes_calls
+    assert served.repeats.stop(id)[0]  # it is still there
+
+
+@BOTH
+def test_a_peer_that_closes_is_lost(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    ids = [served.add(), served.add()]
+    served.start()
+    served.hear(4)
+    served.peer.close()
+    ends = served.ends()
+    assert [(end.id, end.why) for end in ends] == [(id, Why.LOST) for id in reversed(ids)]
+    assert (served.repeats.is_connected, served.repeats.is_odd) == (False, False)
+    assert served.repeats.out() == b""
+
+
+@BOTH
+def test_a_peer_that_closes_between_calls_is_lost_when_the_next_is_due(
+    cls: type[PureRepeats], serve: Begin
+) -> None:
+    served = serve(cls)
+    served.start()
+    served.peer.close()
+    assert served.goes_on()
+    id = served.add()
+    assert served.ends() == []
+    assert (served.repeats.is_connected, served.repeats.is_odd) == (False, False)
+    assert served.repeats.stop(id)[0]
+
+
+@BOTH
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_odd_bytes_lose_the_connection_that_is_served(
+    cls: type[PureRepeats], serve: Begin, is_under_way: bool
+) -> None:
+    served = serve(cls)
+    id = served.add(wait=0.0 if is_under_way else 0.1)
+    if is_under_way:
+        served.start()
+        served.hear(2)
+    served.say(BROKEN["HTTP/1"])
+    if not is_under_way:
+        served.start()
+    assert [(end.id, end.why) for end in served.ends()] == ([(id, Why.LOST)] if is_under_way else [])
+    assert (served.repeats.is_connected, served.repeats.is_odd) == (False, True)
+    served.repeats.connected()
+    assert not served.repeats.is_odd
+
+
+@BOTH
+def test_overdue_calls_are_broken_off_by_who_serves(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    id = served.add(timeout=0.1)
+    served.start()
+    served.hear(2)
+    (end,) = served.ends()
+    assert end == end_of(id, Why.OVERDUE, end.began)
+    assert end.began + 0.1 <= time.monotonic()
+    (frame,) = served.hear(1)
+    assert isinstance(frame, RstStreamFrame)
+    assert (frame.stream_id, frame.error_code) == (1, CANCEL)
+
+
+def fill(served: Served) -> None:
+    """Nothing more can be sent."""
+    served.here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    while True:
+        try:
+            served.here.send(head_of(0, 77, 0, 0))
+        except BlockingIOError:
+            return
+
+
+def hear_after(served: Served, count: int) -> list[Frame]:
+    """As many behind what it was filled with."""
+    found: list[Frame] = []
+    while len(found) < count:
+        found += [frame for frame in served.hear(1) if int(frame.type or 0) in (0, 1, 3)]
+    return found
+
+
+@BOTH
+def test_what_has_no_room_in_the_socket_is_sent_later(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    served.here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    bodies = [bytes([i]) * 3000 for i in range(3)]
+    for body in bodies:
+        served.add(body=body)
+    served.start()
+    served.wait(lambda: served.repeats.under_way == 3)
+    before = time.process_time()
+    assert served.goes_on(0.2)
+    assert time.process_time() - before < 0.1
+    served.repeats.leave()
+    assert served.ends() == []
+    assert len(served.repeats.out()) > 0
+    served.start()
+    found = served.hear(6)
+    assert [frame.stream_id for frame in found] == [1, 1, 3, 3, 5, 5]
+    assert [frame.data for frame in found if isinstance(frame, DataFrame)] == bodies
+    served.repeats.leave()
+    assert served.ends() == []
+    assert served.repeats.out() == b""
+
+
+@BOTH
+def test_what_is_left_is_sent_also_where_nothing_is_due(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    fill(served)
+    served.add(timeout=0.1)
+    served.start()
+    assert [end.why for end in served.ends()] == [Why.OVERDUE]
+    served.start()
+    before = time.process_time()
+    assert served.goes_on(0.2)
+    assert time.process_time() - before < 0.1
+    assert [type(frame) for frame in hear_after(served, 3)] == [HeadersFrame, DataFrame, RstStreamFrame]
+
+
+@BOTH
+def test_stopping_while_it_is_served(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    first, other = served.add(), served.add(wait=100.0)
+    served.start()
+    served.hear(2)
+    assert served.repeats.stop(other)[0]  # it waits, and is forgotten
+    assert math.isnan(served.repeats.stop(other)[1])
+    is_forgotten, due = served.repeats.stop(first)
+    assert not is_forgotten
+    assert due > time.monotonic() + 5
+    assert served.goes_on()
+    served.say(answer(1))
+    assert [(end.id, end.why, end.tail) for end in served.ends()] == [(first, Why.ANSWERED, TAIL)]
+    assert (served.repeats.next, served.repeats.passed) == (math.inf, 0)
+
+
+@BOTH
+def test_many_that_are_due_are_begun_one_part_after_the_other(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    ids = [served.add() for _ in range(TOGETHER + 2)]
+    served.start()
+    served.hear(2 * len(ids))
+    served.peer.close()
+    ends = served.ends()[::-1]
+    assert [end.id for end in ends] == ids
+    began = [end.began for end in ends]
+    assert len(set(began[:TOGETHER])) == 1
+    assert began[0] < began[TOGETHER] == began[-1]
+
+
+@BOTH
+@pytest.mark.parametrize("period", [0.0, 1e-320, 0.001])
+def test_more_are_begun_together_where_there_are_so_many(
+    cls: type[PureRepeats], serve: Begin, period: float
+) -> None:
+    served = serve(cls)
+    for _ in range(TOGETHER + 2):
+        served.add(period=period)
+    served.start()
+    served.hear(2 * (TOGETHER + 2))
+    served.peer.close()
+    assert len({end.began for end in served.ends()}) == 1
+
+
+@BOTH
+def test_many_that_wait_to_be_counted_end_serving(cls: type[PureRepeats], serve: Begin) -> None:
+    served = serve(cls)
+    repeats, now = served.repeats, time.monotonic()
+    for _ in range(AT_ONCE):
+        served.add(wait=-1.0, period=0.0)
+    stream = 1
+    for _ in range(MAX_PASSED // 2 // AT_ONCE):
+        repeats.turn(now, AT_ONCE)
+        repeats.sent(len(repeats.out()))
+        repeats.received(b"".join(answer(stream + 2 * i) for i in range(AT_ONCE)), now)
+        stream += 2 * AT_ONCE
+    served.start()
+    assert served.ends() == []
+    assert len(repeats.take_passed()) == MAX_PASSED // 2
+
+
+@BOTH
+def test_others_add_stop_and_count_while_it_is_served(cls: type[PureRepeats], serve: Begin) -> None:
+    """None is lost or counted twice, whatever meets."""
+    served = serve(cls)
+
+    def answer_all() -> None:
+        while True:
+            try:
+                for frame in served.hear(2)[1:]:
+                    served.say(answer(frame.stream_id))
+            except (OSError, AssertionError):
+                return
+
+    peer = threading.Thread(target=answer_all, daemon=True)
+    peer.start()
+    waiting, under_way, told = set[int](), set[int](), set[int]()
+    served.start()
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        id = served.add(period=0.01)
+        waiting.add(id)
+        if len(waiting) > 20:
+            for each in list(waiting)[::3]:
+                waiting.remove(each)
+                if not served.repeats.stop(each)[0]:
+                    under_way.add(each)
+        served.repeats.take_passed()
+        if not served.goes_on(0.001):
+            told |= {end.id for end in served.ends()}
+            served.start()
+    while under_way - told:
+        told |= {end.id for end in served.ends()}
+        served.start()
+    assert told == under_way
+    assert all(not math.isnan(served.repeats.stop(each)[1]) for each in waiting)
+    served.peer.shutdown(socket.SHUT_RDWR)
+    peer.join(SOON)
+    assert not peer.is_alive()
 
 
 # Both at once.
@@ -749,17 +1162,20 @@ class BothAtOnce(RuleBasedStateMachine):
         super().__init__()
         self.slow, self.quick = PureRepeats(HEADERS), Repeats(HEADERS)
         self.now = 100.0
+        self.ids: list[int] = []  # of all that were added
 
     def do(self, name: str, *args: Any) -> Any:
         expected, got = getattr(self.slow, name)(*args), getattr(self.quick, name)(*args)
         assert repr(got) == repr(expected)  # NaN is NaN
         assert self.quick.out() == self.slow.out()
-        for shown in ("next", "newest", "under_way", "passed", "is_connected", "takes_calls"):
+        for shown in ("next", "newest", "under_way", "passed", "is_connected", "is_odd", "takes_calls"):
             assert getattr(self.quick, shown) == getattr(self.slow, shown), shown
         return expected
 
     def add(self, size: int, wait: float, period: float, timeout: float) -> None:
-        self.do("add", bytes(size), self.now + wait, period, timeout)
+        id = self.do("add", bytes(size), self.now + wait, period, timeout)
+        if id is not None:
+            self.ids.append(id)
 
     @initialize(is_usual=st.booleans())
     def begin(self, is_usual: bool) -> None:
@@ -778,9 +1194,11 @@ class BothAtOnce(RuleBasedStateMachine):
         for i in range(count):
             self.add(size, i % 3 * 0.25, period, timeout)
 
-    @rule(id=st.integers(0, 12) | st.just(400))
-    def stop(self, id: int) -> None:
-        self.do("stop", id)
+    @rule(number=st.integers(0, 12) | st.just(400), is_old=st.booleans())
+    def stop(self, number: int, is_old: bool) -> None:
+        """One of the first or of the last that were added, which may be gone, or what never was there."""
+        ids = self.ids if is_old else self.ids[::-1]
+        self.do("stop", ids[number] if number < len(ids) else number)
 
     @precondition(lambda self: not self.slow.takes_calls)
     @rule()

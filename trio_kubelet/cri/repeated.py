@@ -1,23 +1,29 @@
 """Commands that are run again and again until one of them has something to say: exec probes that pass.
 
-All of them share one HTTP/2 connection and one task. What is due and what the answers say is C's
-(`native.repeats`); Python wakes it at a few moments of each second, reads and writes the socket, and hears of
-those that ended otherwise than before. To be woken is most of what a small call costs, and the interpreter's
-own work with cold caches the rest.
+All of them share one HTTP/2 connection and one thread, which is C's (`native.repeats`): it makes the calls
+that are due and reads what is answered. The event loop hears of those that ended otherwise than before, and
+gives the thread a new connection when it wants one. At rest it is not even woken, which is most of what a
+small call costs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 import socket
+import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 from hpack import Decoder, HPACKError
+from outcome import Outcome
 
+from trio_kubelet.common.clock import sleep_with_others
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.threads import THREADS
 from trio_kubelet.cri.answers import MAX_MESSAGE, reset_error, text_of
 from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.cri.connection import request_headers
@@ -25,23 +31,18 @@ from trio_kubelet.cri.direct import messages_of
 from trio_kubelet.cri.doors import Repeat
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.grpc import framing
-from trio_kubelet.native.pure_repeats import End, Why
+from trio_kubelet.native.pure_repeats import TOGETHER, End, Why
 from trio_kubelet.native.repeats import Repeats
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 
 METHOD: Final = "ExecSync"
-_TOGETHER: Final = 14
-"""Calls that are begun at one moment, unless there are so many that more have to be."""
-_LOOKS: Final = 8  # moments in each second at which answers are looked for
-_LATE_LOOKS: Final = 4  # of those that have not come after
-_LATE: Final = 0.25  # seconds
-_SETTLED_AFTER: Final = 1.0
-"""Seconds for which a call that passed may wait to be counted: many are at once, with warm caches."""
 _PAUSE: Final = 60.0
 """Seconds for which nothing is repeated after a connection that could not be understood."""
-_CHUNK: Final = 1 << 16
-_READS: Final = 4  # one after the other
+_LEFT_WITHIN: Final = 5.0
+"""Seconds that the thread has to come to its end; it needs none."""
 
 Answer = Callable[[], Sequence[bytes]]
 """All messages of an answer that nobody waited for; raises as the call would have."""
@@ -58,7 +59,6 @@ in some other way, for there was no room for it or for what it said.
 class _Each(NamedTuple):
     """What is repeated."""
 
-    period: float
     passed: Passed
     end: EndOfCall
 
@@ -70,19 +70,12 @@ class RepeatedExecs:
         self._path = path
         self._repeats = Repeats(request_headers(PATHS[METHOD]))
         self._each: dict[int, _Each] = {}
-        self._rate = 0.0  # calls a second
         self._socket: socket.socket | None = None
-        self._settled = -math.inf
         self._not_before = -math.inf
-        self._wakes_at = math.inf
-        self._sleep = trio.CancelScope()  # until then
 
     def close(self) -> None:
-        """Closes the connection; nobody is told of what was under way."""
+        """Nobody is told of what was under way; the connection ends with `run`."""
         self._each.clear()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     def under_way(self) -> int:
         """How many calls wait for their answer."""
@@ -97,58 +90,65 @@ class RepeatedExecs:
         number = self._repeats.add(framing.frame(request), due, period, timeout)
         if number is None:
             return None
-        self._each[number] = _Each(period, passed, end)
-        self._rate += 1 / period
-        if due < self._wakes_at:
-            self._wakes_at = self._sleep.deadline = due
+        self._each[number] = _Each(passed, end)
         return _Repeat(self, number)
 
     def stop(self, number: int) -> float | None:
         """Ends it; see `_Repeat.stop`."""
-        self._settle()
         is_forgotten, due = self._repeats.stop(number)
+        self._settle()
         if not is_forgotten:
             return None
-        self._forget(number)
+        self._each.pop(number, None)
         return due
 
     async def run(self) -> None:
         """Makes the calls, until cancelled."""
-        while True:
-            self._wakes_at = self._next(trio.current_time())
-            with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
-                await trio.sleep_forever()
-            self._turn(trio.current_time())
-
-    def _next(self, now: float) -> float:
-        """When there is something to do. Answers are looked for at moments that are the same for all."""
-        repeats = self._repeats
-        due = repeats.next if repeats.next > now else _next_moment(now, _LOOKS)
-        if not repeats.under_way:
-            return due
-        return min(due, _next_moment(now, _LOOKS if now - repeats.newest < _LATE else _LATE_LOOKS))
-
-    def _turn(self, now: float) -> None:
-        ended = self._read(now)
-        if self._repeats.next <= now:
-            if not self._repeats.takes_calls and not self._repeats.under_way:
-                self._connect()
-            ended += self._repeats.turn(now, max(_TOGETHER, math.ceil(self._rate / _LOOKS)))
-        ended += self._write()
-        if not self._repeats.is_connected:
+        event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._count)
+                while True:
+                    await self._serve(event)
+        finally:
             self._disconnect()
-        if ended or now - self._settled >= _SETTLED_AFTER or self._repeats.next - now >= _SETTLED_AFTER:
+            os.close(event)
+
+    async def _count(self) -> None:
+        """Counts what has passed now and then, with what else is done then."""
+        while True:
+            await sleep_with_others(1)
             self._settle()
-            self._settled = now
-        # All are forgotten before the first is told: who hears of one may have another repeated in its place.
-        for each, end in [(self._forget(end.id), end) for end in ended]:
-            self._tell(each, end)
+
+    async def _serve(self, event: int) -> None:
+        """Has the thread work until it wants something."""
+        ahead = trio.current_time() - time.monotonic()
+        ended = self._end_what_was_given_up()
+        number = self._socket.fileno() if self._socket is not None else -1
+        if not ended:
+            serve = functools.partial(self._repeats.serve, number, event, ahead)
+            ended = await _in_thread(serve, self._repeats.leave)
+        now = trio.current_time()
+        if self._socket is not None and not self._repeats.is_connected:
+            self._disconnect()
+            if self._repeats.is_odd:
+                self._give_up(now, "the runtime sent frames that have no place there")
+        if self._repeats.next <= now and not self._repeats.takes_calls and not self._repeats.under_way:
+            self._connect()
+            if self._socket is None:
+                ended += self._repeats.turn(now, TOGETHER)
+        self._settle()
+        for end in ended:
+            if (each := self._each.pop(end.id, None)) is not None:
+                self._tell(each, end)
 
     # The connection.
 
     def _connect(self) -> None:
         """A unix socket has a connection at once or not at all; without one, calls are not made."""
         self._disconnect()
+        if trio.current_time() < self._not_before:
+            return
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             connection.connect(self._path)
@@ -163,56 +163,24 @@ class RepeatedExecs:
             self._socket.close()
             self._socket = None
 
-    def _read(self, now: float) -> list[End]:
-        """Takes what has come; the ends that it told."""
-        ended: list[End] = []
-        for _ in range(_READS if self._socket is not None else 0):
-            assert self._socket is not None
-            try:
-                chunk = self._socket.recv(_CHUNK)
-            except BlockingIOError:
-                break
-            except OSError:
-                chunk = b""
-            ended += self._repeats.received(chunk, now) if chunk else self._repeats.lost()
-            if not self._repeats.is_connected:
-                if chunk:
-                    self._give_up(now, "the runtime sent frames that have no place there")
-                self._disconnect()
-                break
-            if len(chunk) < _CHUNK:
-                break
-        return ended
-
-    def _write(self) -> list[End]:
-        """Sends what can be sent; what cannot waits for the next turn."""
-        if self._socket is None or not (data := self._repeats.out()):
-            return []
-        try:
-            self._repeats.sent(self._socket.send(data))
-        except BlockingIOError:
-            return []
-        except OSError:
-            return self._repeats.lost()
-        return []
-
     def _give_up(self, now: float, reason: str) -> None:
         log.warning("Commands of probes are run one by one for a minute", reason=reason)
         self._not_before = now + _PAUSE
+
+    def _end_what_was_given_up(self) -> list[End]:
+        """The connection whose headers could not be read is still there."""
+        if self._socket is None or trio.current_time() >= self._not_before:
+            return []
+        self._disconnect()
+        return self._repeats.lost()
 
     # Ends.
 
     def _settle(self) -> None:
         """Counts the calls that passed."""
-        if self._repeats.passed:
-            each = self._each
-            for number, seconds in self._repeats.take_passed():
-                each[number].passed(seconds)
-
-    def _forget(self, number: int) -> _Each:
-        each = self._each.pop(number)
-        self._rate -= 1 / each.period
-        return each
+        for number, seconds in self._repeats.take_passed():
+            if (each := self._each.get(number)) is not None:
+                each.passed(seconds)
 
     def _tell(self, each: _Each, end: End) -> None:
         if end.why in (Why.NOT_MADE, Why.TOO_LONG):
@@ -253,8 +221,24 @@ class _Repeat(Repeat):
         return self._execs.stop(self._number)
 
 
-def _next_moment(now: float, each_second: int) -> float:
-    return (math.floor(now * each_second) + 1) / each_second
+async def _in_thread(work: Callable[[], T], leave: Callable[[], None]) -> T:
+    """What `work` returns, from a thread; cancelled, it is asked to leave, and waited for."""
+    token, done, came = trio.lowlevel.current_trio_token(), trio.Event(), list[Outcome[T]]()
+
+    def deliver(outcome: Outcome[T]) -> None:
+        came.append(outcome)
+        with contextlib.suppress(trio.RunFinishedError):
+            token.run_sync_soon(done.set)
+
+    THREADS.start_soon(work, deliver)
+    try:
+        await done.wait()
+    finally:
+        if not came:
+            leave()
+            with trio.move_on_after(_LEFT_WITHIN, shield=True):
+                await done.wait()
+    return came[0].unwrap()
 
 
 def _fields(block: bytes) -> dict[str, str]:

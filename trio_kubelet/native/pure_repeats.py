@@ -1,17 +1,23 @@
 """Calls that are made again and again over one HTTP/2 connection, in plain Python: decides what is right.
 
-Exec probes are such calls, and their answers nearly always say nothing new. Bytes and moments go in; bytes to
-be sent, and ends that somebody has to hear of, come out; nothing here reads a clock or a socket. The peer is
-told to use no table of headers, so a block of them always says the same, and which blocks say that a call
-succeeded is learnt from who can read them. An answer passes if its blocks are such ones and its message is an
-`ExecSyncResponse` with the exit code 0. An end that is told takes its call out of the repeats. `repeats` does
-the same in C (`csrc/repeats.c`).
+Exec probes are such calls, and their answers nearly always say nothing new. Bytes and moments go in; bytes
+to be sent, and ends that somebody has to hear of, come out. `serve` alone reads a clock and a socket, in a
+thread, so that nobody is woken for what says nothing new.
+
+The peer is told to use no table of headers, so a block of them always says the same, and which blocks say
+that a call succeeded is learnt from who can read them. An answer passes if its blocks are such ones and its
+message is an `ExecSyncResponse` with the exit code 0. An end that is told takes its call out of the repeats.
+`repeats` does the same in C (`csrc/repeats.c`).
 """
 
 from __future__ import annotations
 
 import enum
 import math
+import os
+import select
+import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -39,6 +45,19 @@ MAX_PASSED: Final = 4096
 MAX_OUT: Final = 65536
 """Bytes that can wait to be sent."""
 
+TOGETHER: Final = 14
+"""Calls that `serve` begins at one moment, unless there are so many that more have to be."""
+
+LOOKS: Final = 8
+"""Moments in each second at which it looks for answers."""
+
+LATE_LOOKS: Final = 4
+"""Of those that have not come after `LATE` seconds."""
+
+LATE: Final = 0.25
+
+_READS: Final = 4  # one after the other
+
 _ACK, _END_STREAM, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _HEAD: Final = 9  # bytes of a frame before what it carries
 _MAX_FRAME: Final = 16384
@@ -49,6 +68,7 @@ _ROOM: Final = 1 << 20  # bytes that came after which the peer is told that ther
 _PONG_PAUSE: Final = 10.0  # see PONG_PAUSE in cri/answers.py
 _PONGS: Final = 8  # as many pings wait; one more, and all are answered
 _CANCEL: Final = 8
+_LEAST_PERIOD: Final = 0.001  # seconds, where calls a second are reckoned
 _MAX_STREAMS_SETTING, _WINDOW_SETTING = 3, 4
 _PREFIX: Final = 5  # bytes before a message
 _EXIT_CODE: Final = 3
@@ -133,6 +153,7 @@ class _BrokenError(Exception):
 class _Repeat:
     """What is repeated. `due`: infinite while a call is under way, when the next one is due in `after`."""
 
+    id: int  # its row, and above it a number that nothing had before
     body: bytes
     due: float
     period: float
@@ -146,7 +167,7 @@ class _Repeat:
 class _Call:
     """One that is under way, with its answer so far; no `head` at all before the headers came."""
 
-    id: int
+    row: int
     stream: int
     began: float
     deadline: float
@@ -170,8 +191,13 @@ class PureRepeats:
         if len(headers) > MAX_BODY:
             raise ValueError("the headers of the calls are too long")
         self._headers = headers
-        self._repeats: list[_Repeat | None] = []  # by id
-        self._free: list[int] = []  # ids, the one freed last at the end
+        self._repeats: list[_Repeat | None] = []  # the rows
+        self._free: list[int] = []  # rows, the one freed last at the end
+        self._added = 0
+        self._lock = threading.RLock()  # serve and others may meet
+        self._wakes_at = -math.inf  # serve, which is woken for what is due earlier
+        self._event = -1
+        self._is_left = False
         self._cursor = 0  # where to look for what is due first
         self._calls: dict[int, _Call] = {}  # by place: the lowest free one is taken
         self._heads: deque[bytes] = deque(maxlen=BLOCKS)
@@ -182,6 +208,7 @@ class PureRepeats:
         self._begin_connection()
 
     def _begin_connection(self) -> None:
+        self._is_odd = False
         self._is_going_away = False
         self._next_stream = 1
         self._most = AT_ONCE  # calls at once, for the peer
@@ -219,6 +246,11 @@ class PureRepeats:
         return self._is_open
 
     @property
+    def is_odd(self) -> bool:
+        """That is why it was lost."""
+        return self._is_odd
+
+    @property
     def takes_calls(self) -> bool:
         """False as well where the peer is going away: what is under way may still end."""
         return self._is_open and not self._is_going_away and self._next_stream <= _LAST_STREAM
@@ -231,26 +263,32 @@ class PureRepeats:
         """
         if len(body) > MAX_BODY:
             return None
-        repeat = _Repeat(body, due, period, timeout)
-        if self._free:
-            id = self._free.pop()
-            self._repeats[id] = repeat
-            return id
-        self._repeats.append(repeat)
-        return len(self._repeats) - 1
+        with self._lock:
+            if not self._free:
+                self._free.append(len(self._repeats))
+                self._repeats.append(None)
+            row = self._free.pop()
+            self._added += 1
+            id = self._added << 32 | row
+            self._repeats[row] = _Repeat(id, body, due, period, timeout)
+            if due < self._wakes_at:
+                self._wake()
+        return id
 
     def stop(self, id: int) -> tuple[bool, float]:
         """No more calls of that one; whether none is under way, and when the next would have been made.
 
         If one is, its end will be told. NaN for what is not there.
         """
-        repeat = self._repeats[id] if id < len(self._repeats) else None
-        if repeat is None:
-            return False, math.nan
-        if repeat.is_under_way:
-            repeat.is_stopped = True
-            return False, repeat.after
-        self._forget(id)
+        row = id & 0xFFFFFFFF
+        with self._lock:
+            repeat = self._repeats[row] if row < len(self._repeats) else None
+            if repeat is None or repeat.id != id:
+                return False, math.nan
+            if repeat.is_under_way:
+                repeat.is_stopped = True
+                return False, repeat.after
+            self._forget(row)
         return True, repeat.due
 
     def connected(self) -> list[End]:
@@ -268,12 +306,7 @@ class PureRepeats:
 
     def received(self, data: bytes, now: float) -> list[End]:
         """What came. If it cannot be understood, the connection is lost."""
-        if self._is_open:
-            self._in += data
-            try:
-                self._take_frames(now)
-            except _BrokenError:
-                self._lose_connection()
+        self._take(data, now)
         return self._told()
 
     def turn(self, now: float, together: int) -> list[End]:
@@ -282,6 +315,106 @@ class PureRepeats:
         Those that cannot be made are told, and among these. The connection of a peer that has not read for
         long is lost.
         """
+        self._take_turn(now, together)
+        return self._told()
+
+    def serve(self, socket: int, event: int, ahead: float) -> list[End]:
+        """Does all that, with a socket, at the moments at which there is something to do: until an end is to
+        be told, a call is due and there is no connection for it, many that passed wait to be counted, or
+        `leave`.
+
+        `ahead` makes moments of the monotonic clock's. Meanwhile `add`, `stop`, `take_passed` and `leave` may
+        be called, from other threads; `event`, an eventfd that does not block, is how these wake it.
+        """
+        with self._lock:
+            self._event = event
+            while True:
+                now = time.monotonic() + ahead
+                self._receive(socket, now)
+                if self.next <= now and (self.takes_calls or self._calls):
+                    periods = [repeat.period for repeat in self._repeats if repeat is not None]
+                    rate = sum(1 / max(_LEAST_PERIOD, period) for period in periods)
+                    self._take_turn(now, max(TOGETHER, math.ceil(rate / LOOKS)))
+                self._transmit(socket)
+                if self._is_over(now):
+                    break
+                self._sleep_until(self._next_look(now), event, ahead)
+            self._is_left, self._event = False, -1
+        return self._told()
+
+    def leave(self) -> None:
+        """Ends `serve`, now or as soon as it begins."""
+        with self._lock:
+            self._is_left = True
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._event >= 0:
+            os.eventfd_write(self._event, 1)
+
+    def _receive(self, socket: int, now: float) -> None:
+        for _ in range(_READS):
+            if not self._is_open:
+                return
+            try:
+                data = os.read(socket, _MAX_FRAME)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lose_connection()
+            self._take(data, now)
+            if len(data) < _MAX_FRAME:
+                return
+
+    def _transmit(self, socket: int) -> None:
+        if not self._out or not self._is_open:
+            return
+        try:
+            self.sent(os.write(socket, self._out))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._lose_connection()
+
+    def _next_look(self, now: float) -> float:
+        """The moments are the same for all, so that one of them serves many."""
+        due = self.next if self.next > now else _next_moment(now, LOOKS)
+        if not self._calls and not self._out:
+            return due
+        return min(due, _next_moment(now, LATE_LOOKS if now - self.newest >= LATE else LOOKS))
+
+    def _sleep_until(self, then: float, event: int, ahead: float) -> None:
+        """Without the lock, unless it is woken."""
+        self._wakes_at = then
+        self._lock.release()
+        try:
+            left = max(then - time.monotonic() - ahead, 0.0)
+            poll = select.poll()
+            poll.register(event, select.POLLIN)
+            if poll.poll(1000 * min(left, 1e6)):
+                os.eventfd_read(event)
+        finally:
+            self._lock.acquire()
+            self._wakes_at = -math.inf
+
+    def _is_over(self, now: float) -> bool:
+        """Whether somebody else has to do something."""
+        wants_connection = self.next <= now and not self._calls and not self.takes_calls
+        is_full = len(self._passes) >= MAX_PASSED // 2
+        return self._is_left or bool(self._ends) or is_full or wants_connection
+
+    def _take(self, data: bytes, now: float) -> None:
+        if self._is_open:
+            self._in += data
+            try:
+                self._take_frames(now)
+            except _BrokenError:
+                self._is_odd = True
+                self._lose_connection()
+
+    def _take_turn(self, now: float, together: int) -> None:
         try:
             for place, call in sorted(self._calls.items(), reverse=True):
                 if call.deadline <= now:
@@ -289,18 +422,17 @@ class PureRepeats:
         except _BrokenError:
             self._lose_connection()
         left = min(together, AT_ONCE)
-        for id in [*range(self._cursor, len(self._repeats)), *range(self._cursor)]:
-            repeat = self._repeats[id]
+        for row in [*range(self._cursor, len(self._repeats)), *range(self._cursor)]:
+            repeat = self._repeats[row]
             if left == 0:
                 break
             if repeat is None or not repeat.due <= now or repeat.is_under_way:
                 continue
             left -= 1
-            self._cursor = id + 1
+            self._cursor = row + 1
             self._pong_if_long_ago(now)
-            if not self._begin(id, repeat, now):
-                self._tell(id, Why.NOT_MADE, now)
-        return self._told()
+            if not self._begin(row, repeat, now):
+                self._tell(row, Why.NOT_MADE, now)
 
     def out(self) -> bytes:
         """What is to be sent."""
@@ -318,28 +450,31 @@ class PureRepeats:
 
     def take_passed(self) -> list[tuple[int, float]]:
         """Ids and seconds of the calls that passed since the last time, the oldest first."""
-        passed = list(self._passes)
-        self._passes.clear()
+        with self._lock:
+            passed = list(self._passes)
+            self._passes.clear()
         return passed
 
     def _told(self) -> list[End]:
         ends, self._ends = self._ends, []
         return ends
 
-    def _forget(self, id: int) -> None:
-        self._repeats[id] = None
-        self._free.append(id)
+    def _forget(self, row: int) -> None:
+        self._repeats[row] = None
+        self._free.append(row)
 
-    def _tell(self, id: int, why: Why, began: float, code: int = 0, answer: _Call | None = None) -> None:
+    def _tell(self, row: int, why: Why, began: float, code: int = 0, answer: _Call | None = None) -> None:
         """Somebody is to hear of this end, and the call is no longer repeated."""
         parts = (answer.head or b"", answer.data, answer.tail) if answer else (b"", b"", b"")
-        self._ends.append(End(id, why, began, code, *parts))
-        self._forget(id)
+        repeat = self._repeats[row]
+        assert repeat is not None
+        self._ends.append(End(repeat.id, why, began, code, *parts))
+        self._forget(row)
 
     def _fail(self, place: int, why: Why, code: int = 0) -> None:
         """A call ended without an answer."""
         call = self._calls.pop(place)
-        self._tell(call.id, why, call.began, code)
+        self._tell(call.row, why, call.began, code)
 
     def _break_off(self, place: int, why: Why) -> None:
         stream = self._calls[place].stream
@@ -375,7 +510,7 @@ class PureRepeats:
             except _BrokenError:
                 self._lose_connection()
 
-    def _begin(self, id: int, repeat: _Repeat, now: float) -> bool:
+    def _begin(self, row: int, repeat: _Repeat, now: float) -> bool:
         """Begins the call that is due; false if that cannot be now."""
         size = len(repeat.body)
         if (
@@ -395,7 +530,7 @@ class PureRepeats:
         self._next_stream += 2
         self._window -= size
         place = next(i for i in range(AT_ONCE) if i not in self._calls)
-        self._calls[place] = _Call(id, stream, began=now, deadline=now + repeat.timeout)
+        self._calls[place] = _Call(row, stream, began=now, deadline=now + repeat.timeout)
         repeat.is_under_way = True
         repeat.after = repeat.due + repeat.period
         repeat.due = math.inf
@@ -481,13 +616,13 @@ class PureRepeats:
     def _end(self, place: int, now: float) -> None:
         """The answer is there, all of it."""
         call = self._calls.pop(place)
-        repeat = self._repeats[call.id]
+        repeat = self._repeats[call.row]
         assert repeat is not None
         is_usual = call.head in self._heads and call.tail in self._tails and says_success(call.data)
         if repeat.is_stopped or len(self._passes) == MAX_PASSED or not is_usual:
-            self._tell(call.id, Why.ANSWERED, call.began, answer=call)
+            self._tell(call.row, Why.ANSWERED, call.began, answer=call)
             return
-        self._passes.append((call.id, now - call.began))
+        self._passes.append((repeat.id, now - call.began))
         repeat.is_under_way = False
         repeat.due = max(repeat.after, now)
 
@@ -522,3 +657,7 @@ class PureRepeats:
 def _expect(is_so: bool) -> None:
     if not is_so:
         raise _BrokenError
+
+
+def _next_moment(now: float, each_second: int) -> float:
+    return (math.floor(now * each_second) + 1) / each_second
