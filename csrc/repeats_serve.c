@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define READS 4 /* one after the other */
+#define READS 64 /* one after the other: a mebibyte at a look */
 #define MANY (TK_REPEATS_PASSED / 2)
 
 static double moment(double ahead)

@@ -56,7 +56,7 @@ LATE_LOOKS: Final = 4
 
 LATE: Final = 0.25
 
-_READS: Final = 4  # one after the other
+_READS: Final = 64  # one after the other: a mebibyte at a look
 
 _ACK, _END_STREAM, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _HEAD: Final = 9  # bytes of a frame before what it carries
