@@ -59,6 +59,18 @@ void tk_repeats_see(tk_repeats *r)
     }
 }
 
+/* Who waits for the lock lends its holder the priority it has: the event loop's thread has one that others have not,
+ * and on a busy node those may be without a CPU for long. */
+static void make_lock(pthread_mutex_t *lock)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+    if (pthread_mutex_init(lock, &attributes) != 0)
+        pthread_mutex_init(lock, NULL); /* a kernel that cannot */
+    pthread_mutexattr_destroy(&attributes);
+}
+
 tk_repeats *tk_repeats_new(const uint8_t *headers, size_t size)
 {
     if (size > TK_REPEATS_BODY)
@@ -67,7 +79,7 @@ tk_repeats *tk_repeats_new(const uint8_t *headers, size_t size)
     tk_repeats *r = calloc(1, sizeof *r);
     if (r == NULL)
         return NULL;
-    pthread_mutex_init(&r->lock, NULL);
+    make_lock(&r->lock);
     r->wakes_at = -INFINITY;
     r->event = -1;
     r->first_free = NOBODY;

@@ -172,10 +172,11 @@ async def test_on_a_kernel_without_descriptors_of_processes_a_thread_waits(
 
 async def test_a_start_that_was_given_up_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By the thread in which it ends at last; the next start asks how the program ended."""
-    begin, done, real = threading.Event(), threading.Event(), ctypes.CDLL
+    asked, begin, done, real = threading.Event(), threading.Event(), threading.Event(), ctypes.CDLL
     pids = list[int]()
 
     def slow(name: None) -> ctypes.CDLL:
+        asked.set()
         begin.wait(30)
         return real(name)
 
@@ -187,9 +188,10 @@ async def test_a_start_that_was_given_up_is_killed(monkeypatch: pytest.MonkeyPat
     throw_away = processes._throw_away
     monkeypatch.setattr(ctypes, "CDLL", slow)
     monkeypatch.setattr(processes, "_throw_away", thrown_away)
-    with trio.move_on_after(0.05) as scope:
-        await start_process(["sleep", "1000"], os.environ)
-    assert scope.cancelled_caught
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start_process, ["sleep", "1000"], os.environ)
+        assert await trio.to_thread.run_sync(asked.wait, 30)
+        nursery.cancel_scope.cancel()
     begin.set()
     assert await trio.to_thread.run_sync(done.wait, 30)
     while "Z" not in state(pids[0]):  # noqa: ASYNC110 (another process)
