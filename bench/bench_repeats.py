@@ -10,8 +10,8 @@ import itertools
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from trio_kubelet.grpc.framing import frame
-from trio_kubelet.native.pure_repeats import PureRepeats
+from trio_kubelet.grpc import framing
+from trio_kubelet.native.pure_repeats import PureRepeats, frame
 from trio_kubelet.native.repeats import Repeats
 
 PROBES = 500
@@ -21,17 +21,14 @@ MOMENTS = 4
 
 HEAD = b"\x88\x5f\x8b\x1d\x75\xd0\x62\x0d\x26\x3d\x4c\x4d\x65\x64"  # :status 200, content-type
 TAIL = b"\x00\x88\x9a\xca\xc8\xb2\x12\x34\xda\x8f\x01\x30"  # grpc-status 0
-
-
-def part(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
+EMPTY = framing.frame(b"")
 
 
 def answers(first: int, count: int) -> bytes:
     """To so many calls, whose streams follow one another."""
     whole = bytearray()
     for stream in range(first, first + 2 * count, 2):
-        whole += part(1, 4, stream, HEAD) + part(0, 0, stream, frame(b"")) + part(1, 5, stream, TAIL)
+        whole += frame(1, 4, stream, HEAD) + frame(0, 0, stream, EMPTY) + frame(1, 5, stream, TAIL)
     return bytes(whole)
 
 
@@ -56,7 +53,7 @@ class Second:
             self.repeats.sent(len(self.repeats.out()))
             ended += self.repeats.received(answers(self._stream, count), now)
             # What a peer says now and then, or its window would be full.
-            ended += self.repeats.received(part(8, 0, 0, (100 * max(count, 1)).to_bytes(4)), now)
+            ended += self.repeats.received(frame(8, 0, 0, (100 * max(count, 1)).to_bytes(4)), now)
             assert not ended
             self._stream += 2 * count
             self.made += count

@@ -184,22 +184,12 @@ static void turn(state *s, uint32_t together)
     check(s, keep_ends(s->whole, seen, 0), keep_ends(s->pieces, other, 0), true);
 }
 
-/* Gives each piece in memory that ends where it does. */
-static void give(tk_repeats *r, const uint8_t *bytes, size_t size, double now)
-{
-    uint8_t *given = malloc(size > 0 ? size : 1);
-    CHECK(given != NULL);
-    memcpy(given, bytes, size);
-    tk_repeats_received(r, given, size, now);
-    free(given);
-}
-
 static void receive(state *s, const uint8_t *bytes, size_t size)
 {
-    give(s->whole, bytes, size, s->now);
+    receive_exactly(s->whole, bytes, size, s->now);
     size_t ends = keep_ends(s->whole, seen, 0), others = 0, step = size > 2048 ? 700 : 1;
     for (size_t at = 0; at < size; at += step) {
-        give(s->pieces, bytes + at, size - at < step ? size - at : step, s->now);
+        receive_exactly(s->pieces, bytes + at, size - at < step ? size - at : step, s->now);
         others = keep_ends(s->pieces, other, others);
     }
     if (size > 0)

@@ -17,6 +17,8 @@
 
 /* The tests of test_repeats.c. */
 void test_repeats(void);
+/* What came, in memory that ends where it does. */
+void receive_exactly(tk_repeats *r, const uint8_t *bytes, size_t size, double now);
 
 /* Counts everything a second time and compares. */
 void check_consistency(const tk_table *t);

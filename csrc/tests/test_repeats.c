@@ -46,16 +46,6 @@ static tk_repeats *new_repeats(bool is_connected, uint32_t count)
     return r;
 }
 
-/* Gives the bytes in memory that ends where they do. */
-static void receive(tk_repeats *r, const uint8_t *bytes, size_t size, double now)
-{
-    uint8_t *given = malloc(size > 0 ? size : 1);
-    CHECK(given != NULL);
-    memcpy(given, bytes, size);
-    tk_repeats_received(r, given, size, now);
-    free(given);
-}
-
 static void put(tk_outbox *out, uint8_t kind, uint8_t flags, uint32_t stream, const void *payload, size_t size)
 {
     tk_frame frame = {.size = (uint32_t)size, .kind = kind, .flags = flags, .stream = stream};
@@ -74,7 +64,7 @@ static void answer(tk_repeats *r, uint32_t stream, double now)
     uint8_t bytes[100];
     tk_outbox out = {.bytes = bytes, .room = sizeof bytes};
     put_answer(&out, stream, PASSED, sizeof PASSED);
-    receive(r, bytes, out.size, now);
+    receive_exactly(r, bytes, out.size, now);
 }
 
 static void test_frames(void)
@@ -115,7 +105,7 @@ static void test_a_life_of_calls(void)
     tk_outbox out = {.bytes = bytes, .room = sizeof bytes};
     put_answer(&out, 3, "\0\0\0\0\2\x18\1", 7);
     for (size_t i = 0; i < out.size; i++) {
-        receive(r, bytes + i, 1, 2.0);
+        receive_exactly(r, bytes + i, 1, 2.0);
         view = look(r);
         CHECK(view.end_count == (i + 1 == out.size));
     }
@@ -203,7 +193,7 @@ static void test_all_places(void)
     uint8_t bytes[9 * (8 + TK_FRAME_HEAD)];
     tk_outbox out = {.bytes = bytes, .room = sizeof bytes};
     put(&out, TK_FRAME_GOAWAY, 0, 0, "\0\0\2\0\0\0\0", 8); /* all of them may end */
-    receive(r, bytes, out.size, 1.0);
+    receive_exactly(r, bytes, out.size, 1.0);
     CHECK(look(r).end_count == 0 && !look(r).takes_calls && look(r).is_connected);
     tk_repeats_turn(r, 6.0, UINT32_MAX);
     view = look(r);
@@ -222,9 +212,9 @@ static void test_nobody_reads(void)
     tk_repeats_sent(r, look(r).out_size);
     for (size_t i = 0; i < most; i++)
         put(&out, TK_FRAME_SETTINGS, 0, 0, NULL, 0);
-    receive(r, bytes, out.size, 1.0);
+    receive_exactly(r, bytes, out.size, 1.0);
     CHECK(look(r).out_size == most * TK_FRAME_HEAD && look(r).is_connected);
-    receive(r, bytes, 2 * TK_FRAME_HEAD, 1.0);
+    receive_exactly(r, bytes, 2 * TK_FRAME_HEAD, 1.0);
     tk_repeats_view view = look(r);
     CHECK(!view.is_connected && view.end_count == 1 && view.ends[0].why == TK_END_LOST && view.out_size == 0);
     tk_repeats_connected(r);
@@ -233,7 +223,7 @@ static void test_nobody_reads(void)
     tk_repeats_sent(r, HELLO_SIZE);
     tk_repeats_turn(r, 2.0, 1);
     tk_repeats_sent(r, look(r).out_size);
-    receive(r, bytes, most * TK_FRAME_HEAD, 2.0);
+    receive_exactly(r, bytes, most * TK_FRAME_HEAD, 2.0);
     tk_repeats_turn(r, 3.0, 1); /* overdue, and no room to break it off */
     view = look(r);
     CHECK(!view.is_connected && view.end_count == 1 && view.ends[0].why == TK_END_OVERDUE && view.out_size == 0);
@@ -241,7 +231,7 @@ static void test_nobody_reads(void)
     tk_repeats_connected(r);
     out.size = 0;
     put(&out, TK_FRAME_PING, 0, 0, "12345678", 8);
-    receive(r, bytes, out.size, 3.0);
+    receive_exactly(r, bytes, out.size, 3.0);
     tk_repeats_lost(r);
     CHECK(tk_repeats_add(r, BODY, sizeof BODY, 20.0, 1.0, 1.0, &id) == TK_OK);
     tk_repeats_turn(r, 20.0, 1);
@@ -268,8 +258,8 @@ static void test_many_answers(void)
             put(&out, TK_FRAME_DATA, 0, 7, data, sizeof data);
         put(&out, TK_FRAME_WINDOW, 0, 0, "\0\0\1", 4);
         size_t half = out.size * (round % 97) / 97;
-        receive(r, bytes, half, now);
-        receive(r, bytes + half, out.size - half, now);
+        receive_exactly(r, bytes, half, now);
+        receive_exactly(r, bytes + half, out.size - half, now);
         stream += 100;
         view = look(r);
         CHECK(view.is_connected && view.end_count == 0 && view.under_way == 0);
@@ -283,7 +273,7 @@ static void test_many_answers(void)
     for (size_t more = 0; more < 2; more++, stream += 2) {
         tk_outbox out = {.bytes = bytes, .room = sizeof bytes};
         put_answer(&out, stream, data, most + more);
-        receive(r, bytes, out.size, 1e6);
+        receive_exactly(r, bytes, out.size, 1e6);
         tk_repeats_view view = look(r);
         CHECK(view.end_count == 1 && view.ends[0].why == (more ? TK_END_TOO_LONG : TK_END_ANSWERED));
     }
@@ -315,7 +305,7 @@ static void test_what_is_shown(void)
     tk_repeats *r = new_repeats(true, 2);
     const tk_repeats_view *view = tk_repeats_look(r);
     tk_repeats_turn(r, 1.0, 10);
-    receive(r, (const uint8_t *)"HTTP/1.1 400", 12, 1.0);
+    receive_exactly(r, (const uint8_t *)"HTTP/1.1 400", 12, 1.0);
     CHECK(view->end_count == 2 && view->is_odd && !view->is_connected);
     uint64_t id;
     double due;

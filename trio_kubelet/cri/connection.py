@@ -102,7 +102,7 @@ class CallConnection:
 
     def is_usable(self) -> bool:
         """Whether another call may be sent: the peer has not closed it, and takes more."""
-        if self._is_spent():
+        if self._reader.going_away or self._next_stream > _LAST_STREAM:
             return False
         try:
             return self._socket.recv(1, socket.MSG_PEEK) != b""
@@ -110,10 +110,6 @@ class CallConnection:
             return True
         except OSError:
             return False
-
-    def _is_spent(self) -> bool:
-        """Whether the peer takes no more calls, or there are no numbers left for them."""
-        return self._reader.going_away or self._next_stream > _LAST_STREAM
 
     async def call(
         self,

@@ -44,7 +44,6 @@ ContainerEvent = cri.ContainerEventResponse | EventsLost
 
 
 M = TypeVar("M", bound=Message)
-T = TypeVar("T")
 
 
 class Caller(Protocol):
