@@ -18,14 +18,14 @@ import contextlib
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -54,49 +54,49 @@ from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 COMMAND = ["true"]
 PAGES = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/pods")
+PROBES = re.compile(r"^prober_probe_total\{.*\} (\S+)$", re.MULTILINE)
 REST = 30.0
+POINT = 10.0
+"""Seconds from one point of the page's charts to the next while nobody reads it."""
 PATIENCE = 600.0
 PATHS = Path(__file__).parent / "results"
 
 
-class Turns:
-    """The event loop's longest turn, as the node's page tells it. A point of its charts is about the time
-    since the one before, so the first is about what was before anybody looked: `begun` is set when it came.
+class Spans:
+    """When what was measured took place. The event loop's longest turns in it are asked for afterwards, of
+    the charts of the node's page: an agent whose page is read does more. While nobody reads, a point of a
+    chart is about ten seconds, so what is found is the longest turn from ten seconds before to ten after.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._since_ms = time.time() * 1000
-        self.begun = trio.Event()
-        self.longest_ms = 0.0
+    def __init__(self) -> None:
+        self._spans: dict[str, tuple[float, float]] = {}
 
-    async def run(self) -> None:
-        """Reads for ever; of no pod's details."""
-        await read_page(self._path, lambda said: self._take(json.loads(said)))
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """The block is the span with this name."""
+        began = time.time()
+        yield
+        self._spans[name] = began, time.time()
 
-    def _take(self, value: Any) -> None:
-        if isinstance(value, dict):
-            if "longest" in value and value["at"] > self._since_ms:
-                if self.begun.is_set():
-                    self.longest_ms = max(self.longest_ms, value["longest"])
-                self.begun.set()
-            for inner in value.values():
-                self._take(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                self._take(inner)
+    async def longest_turns(self, node: Node) -> Figures:
+        """The longest turn in each span, in milliseconds, of an agent that has run since before them."""
+        points: list[dict[str, float]] = []
+        end, all_told = time.time(), trio.Event()
 
+        def take(said: bytes) -> None:
+            points.extend(json.loads(said).get("points", ()))
+            if points and points[-1]["at"] > 1000 * end:
+                all_told.set()
 
-@contextlib.asynccontextmanager
-async def turns_of(node: Node) -> AsyncIterator[Turns]:
-    """Looks at the turns for the length of the block."""
-    turns = Turns(str(node.layout.agent_root / SOCKET_NAME))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.run)
-        await turns.begun.wait()
-        yield turns
-        await trio.sleep(3)  # the last point
-        nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_page, str(node.layout.agent_root / SOCKET_NAME), take)
+            with trio.fail_after(60):
+                await all_told.wait()
+            nursery.cancel_scope.cancel()
+        return {
+            name: max(point["longest"] for point in points if since <= point["at"] / 1000 <= until + POINT)
+            for name, (since, until) in self._spans.items()
+        }
 
 
 async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[float, float]:
@@ -106,19 +106,34 @@ async def timed(agent: Agent, work: Callable[[], Awaitable[None]]) -> tuple[floa
     return time.monotonic() - began, agent.cpu_seconds() - cpu
 
 
-async def start(node: Node, agent: Agent, pods: int, period: int) -> Figures:
+async def start(node: Node, agent: Agent, pods: int, period: int, spans: Spans) -> Figures:
     probe = {"exec": {"command": COMMAND}, "periodSeconds": period, "timeoutSeconds": 5}
     manifests = (
         pod(f"many-{number}", *(container(name, readinessProbe=probe) for name in NAMES))
         for number in range(pods)
     )
     written = [node.prepare(manifest) for manifest in manifests]
-    async with turns_of(node) as turns:
+    with spans.span("start_turn_ms"):
         took, cpu = await until_placed_run(node, agent, written)
-    return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods, "start_turn_ms": turns.longest_ms}
+    return {"start_s": took, "start_cpu_ms_per_pod": 1000 * cpu / pods}
 
 
-async def repair(node: Node, agent: Agent) -> Figures:
+async def rest(node: Node, agent: Agent, spans: Spans) -> Figures:
+    """What the agent takes while nothing changes and probes pass, and how many of these there are."""
+    probes, began = await probes_counted(node), time.monotonic()
+    with spans.span("idle_turn_ms"):
+        share, memory = await at_rest(agent, REST)
+    rate = (await probes_counted(node) - probes) / (time.monotonic() - began)
+    return {"idle_cpu_percent": share, "idle_probes_per_s": rate, "memory_mb": memory}
+
+
+async def probes_counted(node: Node) -> float:
+    """All probes there were so far, and how they ended is no matter."""
+    answer = await node.get(node.ports.read_only, "/metrics/probes")
+    return sum(float(count) for count in PROBES.findall(answer.raise_for_status().text))
+
+
+async def repair(node: Node, agent: Agent, spans: Spans) -> Figures:
     """One death, then a fifth of all containers at once."""
     running = await node.running()
     victim = running[0]
@@ -143,9 +158,9 @@ async def repair(node: Node, agent: Agent) -> Figures:
         now = await node.running()
         return len(now) == len(running) + 1 and not dead & {each.id for each in now}
 
-    async with turns_of(node) as turns:
+    with spans.span("fifth_turn_ms"):
         took, cpu = await timed(agent, die_and_come_back)
-    return {"death_s": one, "fifth_back_s": took, "fifth_cpu_s": cpu, "fifth_turn_ms": turns.longest_ms}
+    return {"death_s": one, "fifth_back_s": took, "fifth_cpu_s": cpu}
 
 
 async def adopt(node: Node, pods: int) -> tuple[Agent, Figures]:
@@ -245,14 +260,16 @@ async def measure(
             open_cri(f"unix://{node.layout.socket}", direct=True) as services,
         ):
             agent = await start_weighed(node, pods)
-            await trio.sleep(5)
-            tell(found, await start(node, agent, pods, period))
+            spans = Spans()
+            await trio.sleep(1.5 * POINT)
+            tell(found, await start(node, agent, pods, period, spans))
             if not only_start:
                 await trio.sleep(20)
-                share, memory = await at_rest(agent, REST)
-                tell(found, {"idle_cpu_percent": share, "memory_mb": memory})
+                tell(found, await rest(node, agent, spans))
                 tell(found, await pages(node, agent))
-                tell(found, await repair(node, agent))
+                tell(found, await repair(node, agent, spans))
+            tell(found, await spans.longest_turns(node))
+            if not only_start:
                 agent, adopted = await adopt(node, pods)
                 tell(found, adopted)
             tell(found, await without_agent(node, services.runtime, widths, period))
