@@ -11,7 +11,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from trio_kubelet.grpc import framing
-from trio_kubelet.native.pure_repeats import PureRepeats, frame
+from trio_kubelet.native.pure_repeats import frame
+from trio_kubelet.native.pure_serving import PureRepeats
 from trio_kubelet.native.repeats import Repeats
 
 PROBES = 500

@@ -31,7 +31,8 @@ from trio_kubelet.cri.direct import messages_of
 from trio_kubelet.cri.doors import Repeat
 from trio_kubelet.cri.errors import Unavailable
 from trio_kubelet.grpc import framing
-from trio_kubelet.native.pure_repeats import TOGETHER, End, Why
+from trio_kubelet.native.pure_repeats import End, Why
+from trio_kubelet.native.pure_serving import TOGETHER
 from trio_kubelet.native.repeats import Repeats
 
 T = TypeVar("T")

@@ -1,23 +1,19 @@
 """Calls that are made again and again over one HTTP/2 connection, in plain Python: decides what is right.
 
 Exec probes are such calls, and their answers nearly always say nothing new. Bytes and moments go in; bytes
-to be sent, and ends that somebody has to hear of, come out. `serve` alone reads a clock and a socket, in a
-thread, so that nobody is woken for what says nothing new.
+to be sent, and ends that somebody has to hear of, come out. Pure; the clock and the
+socket are in `pure_serving`.
 
 The peer is told to use no table of headers, so a block of them always says the same, and which blocks say
 that a call succeeded is learnt from who can read them. An answer passes if its blocks are such ones and its
 message is an `ExecSyncResponse` with the exit code 0. An end that is told takes its call out of the repeats.
-`repeats` does the same in C (`csrc/repeats.c`).
+`repeats` does the same in C (`csrc/repeats.c`, `csrc/repeats_answers.c`).
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import os
-import select
-import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -44,19 +40,6 @@ MAX_PASSED: Final = 4096
 
 MAX_OUT: Final = 65536
 """Bytes that can wait to be sent."""
-
-TOGETHER: Final = 14
-"""Calls that `serve` begins at one moment, unless there are so many that more have to be."""
-
-LOOKS: Final = 8
-"""Moments in each second at which it looks for answers."""
-
-LATE_LOOKS: Final = 4
-"""Of those that have not come after `LATE` seconds."""
-
-LATE: Final = 0.25
-
-_READS: Final = 64  # one after the other: a mebibyte at a look
 
 _ACK, _END_STREAM, _END_HEADERS, _PADDED, _HAS_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _HEAD: Final = 9  # bytes of a frame before what it carries
@@ -180,7 +163,7 @@ class _Call:
         return len(self.head or b"") + len(self.data) + len(self.tail)
 
 
-class PureRepeats:
+class RepeatedCalls:
     """The calls, and the client's side of their connection, which may be another one after a loss.
 
     Each method that something can end in returns the ends to be told.
@@ -194,10 +177,6 @@ class PureRepeats:
         self._repeats: list[_Repeat | None] = []  # the rows
         self._free: list[int] = []  # rows, the one freed last at the end
         self._added = 0
-        self._lock = threading.RLock()  # serve and others may meet
-        self._wakes_at = -math.inf  # serve, which is woken for what is due earlier
-        self._event = -1
-        self._is_left = False
         self._cursor = 0  # where to look for what is due first
         self._calls: dict[int, _Call] = {}  # by place: the lowest free one is taken
         self._heads: deque[bytes] = deque(maxlen=BLOCKS)
@@ -232,6 +211,11 @@ class PureRepeats:
         return max((call.began for call in self._calls.values()), default=-math.inf)
 
     @property
+    def _rate(self) -> float:
+        """Calls a second."""
+        return sum(1 / max(_LEAST_PERIOD, repeat.period) for repeat in self._repeats if repeat is not None)
+
+    @property
     def under_way(self) -> int:
         return len(self._calls)
 
@@ -263,16 +247,13 @@ class PureRepeats:
         """
         if len(body) > MAX_BODY:
             return None
-        with self._lock:
-            if not self._free:
-                self._free.append(len(self._repeats))
-                self._repeats.append(None)
-            row = self._free.pop()
-            self._added += 1
-            id = self._added << 32 | row
-            self._repeats[row] = _Repeat(id, body, due, period, timeout)
-            if due < self._wakes_at:
-                self._wake()
+        if not self._free:
+            self._free.append(len(self._repeats))
+            self._repeats.append(None)
+        row = self._free.pop()
+        self._added += 1
+        id = self._added << 32 | row
+        self._repeats[row] = _Repeat(id, body, due, period, timeout)
         return id
 
     def stop(self, id: int) -> tuple[bool, float]:
@@ -281,14 +262,13 @@ class PureRepeats:
         If one is, its end will be told. NaN for what is not there.
         """
         row = id & 0xFFFFFFFF
-        with self._lock:
-            repeat = self._repeats[row] if row < len(self._repeats) else None
-            if repeat is None or repeat.id != id:
-                return False, math.nan
-            if repeat.is_under_way:
-                repeat.is_stopped = True
-                return False, repeat.after
-            self._forget(row)
+        repeat = self._repeats[row] if row < len(self._repeats) else None
+        if repeat is None or repeat.id != id:
+            return False, math.nan
+        if repeat.is_under_way:
+            repeat.is_stopped = True
+            return False, repeat.after
+        self._forget(row)
         return True, repeat.due
 
     def connected(self) -> list[End]:
@@ -317,93 +297,6 @@ class PureRepeats:
         """
         self._take_turn(now, together)
         return self._told()
-
-    def serve(self, socket: int, event: int, ahead: float) -> list[End]:
-        """Does all that, with a socket, at the moments at which there is something to do: until an end is to
-        be told, a call is due and there is no connection for it, many that passed wait to be counted, or
-        `leave`.
-
-        `ahead` makes moments of the monotonic clock's. Meanwhile `add`, `stop`, `take_passed` and `leave` may
-        be called, from other threads; `event`, an eventfd that does not block, is how these wake it.
-        """
-        with self._lock:
-            self._event = event
-            while True:
-                now = time.monotonic() + ahead
-                self._receive(socket, now)
-                if self.next <= now and (self.takes_calls or self._calls):
-                    periods = [repeat.period for repeat in self._repeats if repeat is not None]
-                    rate = sum(1 / max(_LEAST_PERIOD, period) for period in periods)
-                    self._take_turn(now, max(TOGETHER, math.ceil(rate / LOOKS)))
-                self._transmit(socket)
-                if self._is_over(now):
-                    break
-                self._sleep_until(self._next_look(now), event, ahead)
-            self._is_left, self._event = False, -1
-        return self._told()
-
-    def leave(self) -> None:
-        """Ends `serve`, now or as soon as it begins."""
-        with self._lock:
-            self._is_left = True
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._event >= 0:
-            os.eventfd_write(self._event, 1)
-
-    def _receive(self, socket: int, now: float) -> None:
-        for _ in range(_READS):
-            if not self._is_open:
-                return
-            try:
-                data = os.read(socket, _MAX_FRAME)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._lose_connection()
-            self._take(data, now)
-            if len(data) < _MAX_FRAME:
-                return
-
-    def _transmit(self, socket: int) -> None:
-        if not self._out or not self._is_open:
-            return
-        try:
-            self.sent(os.write(socket, self._out))
-        except BlockingIOError:
-            return
-        except OSError:
-            self._lose_connection()
-
-    def _next_look(self, now: float) -> float:
-        """The moments are the same for all, so that one of them serves many."""
-        due = self.next if self.next > now else _next_moment(now, LOOKS)
-        if not self._calls and not self._out:
-            return due
-        return min(due, _next_moment(now, LATE_LOOKS if now - self.newest >= LATE else LOOKS))
-
-    def _sleep_until(self, then: float, event: int, ahead: float) -> None:
-        """Without the lock, unless it is woken."""
-        self._wakes_at = then
-        self._lock.release()
-        try:
-            left = max(then - time.monotonic() - ahead, 0.0)
-            poll = select.poll()
-            poll.register(event, select.POLLIN)
-            if poll.poll(1000 * min(left, 1e6)):
-                os.eventfd_read(event)
-        finally:
-            self._lock.acquire()
-            self._wakes_at = -math.inf
-
-    def _is_over(self, now: float) -> bool:
-        """Whether somebody else has to do something."""
-        wants_connection = self.next <= now and not self._calls and not self.takes_calls
-        is_full = len(self._passes) >= MAX_PASSED // 2
-        return self._is_left or bool(self._ends) or is_full or wants_connection
 
     def _take(self, data: bytes, now: float) -> None:
         if self._is_open:
@@ -450,9 +343,8 @@ class PureRepeats:
 
     def take_passed(self) -> list[tuple[int, float]]:
         """Ids and seconds of the calls that passed since the last time, the oldest first."""
-        with self._lock:
-            passed = list(self._passes)
-            self._passes.clear()
+        passed = list(self._passes)
+        self._passes.clear()
         return passed
 
     def _told(self) -> list[End]:
@@ -657,7 +549,3 @@ class PureRepeats:
 def _expect(is_so: bool) -> None:
     if not is_so:
         raise _BrokenError
-
-
-def _next_moment(now: float, each_second: int) -> float:
-    return (math.floor(now * each_second) + 1) / each_second

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from trio_kubelet.native.library import core
-from trio_kubelet.native.pure_repeats import MAX_PASSED, End, PureRepeats, Why
+from trio_kubelet.native.pure_repeats import MAX_PASSED, End, Why
+from trio_kubelet.native.pure_serving import PureRepeats
 
 Repeats: type[PureRepeats]
 """What repeats calls here: the C one where the extension is built."""
