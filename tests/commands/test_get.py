@@ -42,6 +42,15 @@ def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["node/node1"], ["node/node1"]),
         (["no", "-l", "a=b"], ["node/node1"]),
         (["events", "web-node1"], ["event/web-node1.1"]),
+        (["pods", "--field-selector", "spec.nodeName=node1,metadata.name!=db"], ["pod/web-node1"]),
+        (["pods", "--field-selector=metadata.namespace==other"], ["pod/db"]),
+        (["pods", "-l", "app=web", "--field-selector=metadata.namespace=other"], []),
+        (["node", "--field-selector", "spec.unschedulable=false"], ["node/node1"]),
+        (
+            ["events", "--field-selector", "involvedObject.name=web-node1,source=kubelet"],
+            ["event/web-node1.1"],
+        ),
+        (["events", "--field-selector", "type=Warning"], []),
     ],
 )
 def test_what_is_asked_for_as_with_kubectl(
@@ -65,6 +74,16 @@ def test_what_is_asked_for_as_with_kubectl(
         (["get", "pods", "web", "-l", "a"], "exclude each other"),
         (["get", "events", "-l", "a"], "no labels"),
         (["get", "top", "-o", "json"], "as a table"),
+        (["get", "pods", "web", "--field-selector", "status.phase="], "exclude each other"),
+        (["get", "pods", "--field-selector", "status.phase"], "can't understand 'status.phase'"),
+        (
+            ["get", "pods", "--field-selector", "spec.host=a"],
+            "field label not supported: spec.host; supported",
+        ),
+        (["get", "node", "--field-selector", "status.phase=a"], "supported are metadata.name, spec.unsched"),
+        (["get", "pods", "-o", "name", "--show-labels"], "--show-labels is of the table"),
+        (["top", "node", "--sum"], "--sum is of pods"),
+        (["top", "pods", "--show-capacity"], "--show-capacity is of the node"),
         (["get", "pods", "--nope"], "unknown flag: --nope"),
         (["get"], "arguments are required: KIND\n"),
         (["get", "pods", "-o", "xml"], "there is no form 'xml', but wide, json, yaml, name, jsonpath=…"),
@@ -120,6 +139,16 @@ def test_tables_without_their_headers(
         whole = capsys.readouterr().out.splitlines()
         assert run(agent, *asked, "--no-headers") == 0
         assert capsys.readouterr().out.splitlines() == whole[1:]
+
+
+def test_labels_as_columns(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "get", "pods", "--show-labels", "-L", "example.com/tier,app", "-L=x") == 0
+    header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert header[-4:] == ["TIER", "APP", "X", "LABELS"]
+    assert [row[-2:] for row in rows] == [["web", "app=web"], ["db", "app=db"]]
+    assert run(agent, "get", "node", "-o", "wide", "--show-labels") == 0
+    last = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert last == ["LABELS", "a=b,node-role.kubernetes.io/worker="]
 
 
 def test_a_name_in_several_namespaces(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:

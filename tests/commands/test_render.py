@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.commands.output import escaped
 from trio_kubelet.commands.pod_text import describe_pod
-from trio_kubelet.commands.render import SeveralPods, aligned, find_pod, pod_table
+from trio_kubelet.commands.render import SeveralPods, aligned, find_pod, pod_rows
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND  # 2023-11-14T22:13:20Z
@@ -67,12 +67,16 @@ STORY = [
 ]
 
 
+def aligned_pods(pods: list[dict[str, Any]], now_ns: int, *, wide: bool = False) -> list[str]:
+    return aligned(pod_rows(pods, now_ns, wide=wide))
+
+
 def test_the_table_reads_like_kubectls() -> None:
-    assert pod_table([POD], NOW) == [
+    assert aligned_pods([POD], NOW) == [
         "NAMESPACE   NAME        READY   STATUS             RESTARTS      AGE",
         "default     web-node1   1/2     ImagePullBackOff   2 (60s ago)   10m",
     ]
-    wide = pod_table([POD], NOW, wide=True)
+    wide = aligned_pods([POD], NOW, wide=True)
     assert wide[0].endswith("IP         NODE    NOMINATED NODE   READINESS GATES")
     assert wide[1].endswith("10.0.0.9   node1   <none>           <none>")
 
@@ -81,18 +85,18 @@ def test_readiness_gates_are_counted() -> None:
     pod = copy.deepcopy(POD)
     pod["spec"]["readinessGates"] = [{"conditionType": "Ready"}, {"conditionType": "x/y"}]
     pod["status"]["conditions"].append({"type": "x/y", "status": "True"})
-    assert pod_table([pod], NOW, wide=True)[1].endswith("1/2")
+    assert aligned_pods([pod], NOW, wide=True)[1].endswith("1/2")
 
 
 def test_the_age_is_that_of_the_object_where_it_has_one() -> None:
     pod = copy.deepcopy(POD)
     pod["metadata"]["creationTimestamp"] = "2023-11-14T21:13:20Z"
-    assert pod_table([pod], NOW)[1].endswith("60m")
+    assert aligned_pods([pod], NOW)[1].endswith("60m")
 
 
 def test_a_pod_without_status_is_shown() -> None:
     bare = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}}
-    assert "0/1" in pod_table([bare], NOW)[1]
+    assert "0/1" in aligned_pods([bare], NOW)[1]
 
 
 def test_a_static_pod_is_found_without_the_nodes_name() -> None:
@@ -374,8 +378,8 @@ def test_whatever_a_pod_says_its_fields_are_those_of_any_other(text: str) -> Non
     assert [each for each in fields_of(said) if each not in ("Reason", "Message")] == [
         each for each in fields_of(calm) if each not in ("Reason", "Message")
     ]
-    assert len(pod_table([said], NOW)) == 2
-    assert all(map(str.isprintable, pod_table([said], NOW, wide=True)))
+    assert len(aligned_pods([said], NOW)) == 2
+    assert all(map(str.isprintable, aligned_pods([said], NOW, wide=True)))
     assert all(
         map(str.isprintable, escaped("\n".join(describe_pod(said, [], [], NOW)), keep="\n").split("\n"))
     )

@@ -25,6 +25,34 @@ def test_usage_reads_like_kubectls(agent: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.splitlines()[1].split() == ["default", "web-node1", "c", "0m", "<unknown>"]
 
 
+def test_usage_together(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
+    used = {"cpu": {"usageNanoCores": 1_000_001}, "memory": {"workingSetBytes": 3 << 20}}
+    containers = [{"name": "a", **used}, {"name": "b", **used}]
+    SUMMARY["pods"].append(  # type: ignore[attr-defined]
+        {"podRef": {"name": "db", "namespace": "other"}, **used, "containers": containers}
+    )
+    try:
+        assert run(agent, "top", "pods", "--sum") == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "NAMESPACE   NAME        CPU(cores)   MEMORY(bytes)",
+            "default     web-node1   12m          34Mi",
+            "other       db          2m           3Mi",
+            "                        ________     ________",
+            "                        14m          37Mi",
+        ]
+        assert run(agent, "top", "pod", "db", "--containers", "--sum", "--no-headers") == 0
+        assert capsys.readouterr().out.splitlines()[-1].split() == ["3m", "6Mi"]
+        assert run(agent, "top", "pods", "--field-selector", "metadata.name=db", "--no-headers") == 0
+        assert capsys.readouterr().out.split() == ["other", "db", "2m", "3Mi"]
+    finally:
+        SUMMARY["pods"].pop()  # type: ignore[attr-defined]
+
+
+def test_shares_of_all_that_the_node_has(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "top", "node", "--show-capacity", "--no-headers") == 0
+    assert capsys.readouterr().out.split() == ["node1", "501m", "12%", "1024Mi", "12%"]
+
+
 def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
     busy = {"cpu": {"usageNanoCores": 1_000_000}, "memory": {"workingSetBytes": 99 << 20}}
     idle: dict[str, object] = {"cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 0}}

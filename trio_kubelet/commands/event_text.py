@@ -22,13 +22,13 @@ def namespace_of(event: Json) -> str:
     return str(event["namespace"] or NODE_NAMESPACE)
 
 
-def event_table(events: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[str]:
-    """The lines of `kubectl get events`, header first; the namespace is always shown."""
+def event_rows(events: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[list[str]]:
+    """The table of `kubectl get events`, header first; the namespace is always shown."""
     header = list(_HEADER)
     if wide:
         header[5:5] = ["SUBOBJECT"]
         header += ["FIRST SEEN", "COUNT"]
-    return aligned([header, *(_row(event, now_ns, wide) for event in events)])
+    return [header, *(_row(event, now_ns, wide) for event in events)]
 
 
 def _row(event: Json, now_ns: int, wide: bool) -> list[str]:
@@ -81,6 +81,7 @@ def event_object(event: Json) -> Json:
         "firstTimestamp": rfc3339(event["firstNs"]),
         "lastTimestamp": rfc3339(event["lastNs"]),
         "source": {"component": "kubelet"},
+        "reportingComponent": "kubelet",
     }
 
 

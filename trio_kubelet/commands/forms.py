@@ -30,6 +30,11 @@ class OutputForm:
     verbatim: bool = False
     """Whether the text is what a template asked for, and so goes to a program as it is."""
 
+    @property
+    def is_table(self) -> bool:
+        """Whether it has the columns of its kind."""
+        return not (self.names or self.columns or self.document)
+
 
 TABLE: Final = OutputForm()
 

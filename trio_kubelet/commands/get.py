@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trio_kubelet.commands import queries
-from trio_kubelet.commands.event_text import event_object, event_table
+from trio_kubelet.commands.event_text import event_object, event_rows
 from trio_kubelet.commands.forms import OutputForm
 from trio_kubelet.commands.output import complain, say, write
-from trio_kubelet.commands.render import Json, aligned, pod_table
+from trio_kubelet.commands.render import Json, aligned, pairs, pod_rows
 from trio_kubelet.commands.sorting import order_by
 
 WATCH_PERIOD = 1.0
@@ -20,11 +20,11 @@ WATCH_PERIOD = 1.0
 
 @dataclass(frozen=True)
 class _Kind:
-    """How things of a kind become objects of the API and lines of a table."""
+    """How things of a kind become objects of the API and rows of a table, the header first."""
 
     word: str
     as_object: Callable[[Json], Json]
-    table: Callable[[Sequence[Json], OutputForm], Sequence[str]]
+    rows: Callable[[Sequence[Json], OutputForm], Sequence[Sequence[str]]]
     lasting: Callable[[Json], Json]
     """A thing without what changes all the time."""
 
@@ -41,21 +41,21 @@ def _without_heartbeats(node: Json) -> Json:
     return {**node, "status": {**node["status"], "conditions": conditions}}
 
 
-def _node_table(nodes: Sequence[Json], form: OutputForm) -> Sequence[str]:
-    from trio_kubelet.commands.node_text import node_table  # knows quantities, which costs time
+def _node_rows(nodes: Sequence[Json], form: OutputForm) -> Sequence[Sequence[str]]:
+    from trio_kubelet.commands.node_text import node_rows  # knows quantities, which costs time
 
-    return node_table(nodes[0], time.time_ns(), wide=form.wide)
+    return node_rows(nodes[0], time.time_ns(), wide=form.wide)
 
 
 _POD: Final = _Kind(
     "pod",
     lambda pod: {"apiVersion": "v1", "kind": "Pod", **pod},
-    lambda pods, form: pod_table(pods, time.time_ns(), wide=form.wide),
+    lambda pods, form: pod_rows(pods, time.time_ns(), wide=form.wide),
     _same,
 )
-_NODE: Final = _Kind("node", _same, _node_table, _without_heartbeats)
+_NODE: Final = _Kind("node", _same, _node_rows, _without_heartbeats)
 _EVENT: Final = _Kind(
-    "event", event_object, lambda events, form: event_table(events, time.time_ns(), wide=form.wide), _same
+    "event", event_object, lambda events, form: event_rows(events, time.time_ns(), wide=form.wide), _same
 )
 
 
@@ -124,7 +124,7 @@ def _print(
         things, objects = [things[place] for place in places], [objects[place] for place in places]
     about = [kind.lasting(thing) for thing in things]
     if form.document is None:
-        titles, lines = _lines(form, kind, things, objects)
+        titles, lines = _lines(options, kind, things, objects)
         header = [] if options.no_headers or None in shown else titles
         say([*header, *(line for each, line in zip(about, lines, strict=True) if each not in shown)])
         return [None, *about]
@@ -139,16 +139,26 @@ def _print(
 
 
 def _lines(
-    form: OutputForm, kind: _Kind, things: Sequence[Json], objects: Sequence[Json]
+    options: argparse.Namespace, kind: _Kind, things: Sequence[Json], objects: Sequence[Json]
 ) -> tuple[Sequence[str], Sequence[str]]:
     """The header of a table, and a line for each object."""
+    form: OutputForm = options.output
     if form.names:
         return [], [f"{kind.word}/{each['metadata']['name']}" for each in objects]
     if form.columns is not None:
-        table: Sequence[str] = aligned([form.columns.titles, *map(form.columns.row, objects)])
+        table = aligned([form.columns.titles, *map(form.columns.row, objects)])
     else:
-        table = kind.table(things, form)
+        more = _label_cells(objects, options.label_columns, all_labels=options.show_labels)
+        table = aligned([[*row, *cells] for row, cells in zip(kind.rows(things, form), more, strict=True)])
     return table[:1], table[1:]
+
+
+def _label_cells(objects: Sequence[Json], keys: Sequence[str], *, all_labels: bool) -> Iterator[list[str]]:
+    """What labels add to the header and to each row."""
+    yield [*(key.rpartition("/")[2].upper() for key in keys), *(["LABELS"] if all_labels else ())]
+    for each in objects:
+        labels = each["metadata"].get("labels") or {}
+        yield [*(labels.get(key, "") for key in keys), *([",".join(pairs(labels))] if all_labels else ())]
 
 
 def _list_of(objects: Sequence[Json]) -> Json:

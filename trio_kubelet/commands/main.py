@@ -9,6 +9,7 @@ from typing import Final
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, find_socket
+from trio_kubelet.commands.field_selector import field_selector, parse_field_selector
 from trio_kubelet.commands.forms import TABLE, parse_form
 from trio_kubelet.commands.get import get
 from trio_kubelet.commands.jsonpath.parse import parse_relaxed
@@ -57,7 +58,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         at = own.index("--")
         own, words = own[:at], own[at + 1 :]
     parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
-    parser.set_defaults(names=(), selector=None, types=(), sort_by=None, containers=False)
+    parser.set_defaults(names=(), selector=None, fields=None, types=(), sort_by=None)
+    parser.set_defaults(show_labels=False, label_columns=[], containers=False, sum=False, show_capacity=False)
     _where(parser)
     _PARSERS[command](parser)
     options, beyond = parser.read(own)
@@ -84,6 +86,13 @@ def _selected(parser: Parser) -> None:
     parser.add_argument("-l", "--selector", type=said(parse_selector), help=text)
 
 
+def _fields(parser: Parser) -> None:
+    text = "only what has such fields: status.phase=Running,spec.nodeName!=a"
+    parser.add_argument(
+        "--field-selector", dest="fields", metavar="FIELDS", type=said(parse_field_selector), help=text
+    )
+
+
 def _printed(parser: Parser) -> None:
     parser.add_argument(
         *("-o", "--output"),
@@ -103,7 +112,16 @@ def _add_get(parser: Parser) -> None:
     names_help = "only these; of events, those about POD or KIND/NAME"
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
+    _fields(parser)
     _printed(parser)
+    parser.add_argument("--show-labels", action="store_true", help="all labels as the table's last column")
+    parser.add_argument(
+        *("-L", "--label-columns"),
+        metavar="LABELS",
+        type=_words,
+        action="extend",
+        help="these labels as columns of the table: app,tier",
+    )
     path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
     parser.add_argument("--sort-by", metavar="PATH", help=path_help)
 
@@ -120,6 +138,10 @@ def _types(text: str) -> Sequence[str]:
     return [each.strip().lower() for each in text.split(",")]
 
 
+def _words(text: str) -> Sequence[str]:
+    return text.split(",")
+
+
 def _add_describe(parser: Parser) -> None:
     parser.description = "Tells all about pods, the node or its events."
     parser.add_argument("kind", metavar="KIND", help="pods, node or events; KIND/NAME names one")
@@ -133,7 +155,11 @@ def _add_top(parser: Parser) -> None:
     parser.add_argument("kind", metavar="KIND", help="pods or node")
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help="only this one")
     _selected(parser)
+    _fields(parser)
     parser.add_argument("--containers", action="store_true", help="each container of a pod by itself")
+    parser.add_argument("--sum", action="store_true", help="what all pods use together in a last line")
+    capacity_help = "shares of all that the node has, not of what pods may have"
+    parser.add_argument("--show-capacity", action="store_true", help=capacity_help)
     parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
     parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
 
@@ -227,8 +253,10 @@ def _finish_kind(options: argparse.Namespace, beyond: list[str], words: list[str
     known = {"get": _GET, "describe": _DESCRIBE, "top": _TOP}[options.command]
     if options.kind not in known:
         raise ValueError(f"there is no kind {options.kind!r}, but {', '.join(known)}")
-    if options.names and options.selector:
+    if options.names and (options.selector or options.fields):
         raise ValueError("names and a selector exclude each other")
+    if options.fields is not None:
+        options.fields = field_selector("pod" if options.kind == "top" else options.kind, options.fields)
     if options.kind == "event" and options.selector:
         raise ValueError("events have no labels")
     if "top" in (options.command, options.kind):
@@ -238,9 +266,16 @@ def _finish_kind(options: argparse.Namespace, beyond: list[str], words: list[str
             raise ValueError("--sort-by accepts only cpu or memory")
         if options.command == "get" and (options.output is not TABLE or options.watch):
             raise ValueError("what is used comes as a table, once")
+        if options.kind == "node" and options.sum:
+            raise ValueError("--sum is of pods")
+        if options.kind != "node" and options.show_capacity:
+            raise ValueError("--show-capacity is of the node")
         options.command = "top"
-    elif options.command == "get" and options.sort_by is not None:
-        options.sort_by = parse_relaxed(options.sort_by)
+    elif options.command == "get":
+        if options.show_labels and not options.output.is_table:
+            raise ValueError("--show-labels is of the table, plain or wide")
+        if options.sort_by is not None:
+            options.sort_by = parse_relaxed(options.sort_by)
 
 
 def _what(word: str, names: list[str]) -> tuple[str, list[str]]:

@@ -22,8 +22,8 @@ _ENDED = ("Succeeded", "Failed")
 _ALWAYS_SHOWN = ("cpu", "memory", "ephemeral-storage")
 
 
-def node_table(node: Json, now_ns: int, *, wide: bool = False) -> list[str]:
-    """The lines of `kubectl get nodes`, header first."""
+def node_rows(node: Json, now_ns: int, *, wide: bool = False) -> list[list[str]]:
+    """The table of `kubectl get nodes`, header first."""
     status, info = node["status"], node["status"].get("nodeInfo") or {}
     header = ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     cells = [
@@ -39,7 +39,7 @@ def node_table(node: Json, now_ns: int, *, wide: bool = False) -> list[str]:
         cells += [
             info.get(key) or "<unknown>" for key in ("osImage", "kernelVersion", "containerRuntimeVersion")
         ]
-    return aligned([header, cells])
+    return [header, cells]
 
 
 def _state(node: Json) -> str:

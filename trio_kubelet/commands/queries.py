@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from trio_kubelet.commands.client import AgentRefused, ask
-from trio_kubelet.commands.event_text import namespace_of
+from trio_kubelet.commands.event_text import event_object, namespace_of
 from trio_kubelet.commands.render import Json, find_pod, pods_named
 
 KINDS: Final = {
@@ -36,6 +36,8 @@ def chosen_pods(options: argparse.Namespace, socket_path: str) -> tuple[list[Jso
     found = pods(options.namespace, socket_path)
     if options.selector:
         found = [pod for pod in found if options.selector(pod["metadata"].get("labels") or {})]
+    if options.fields:
+        found = [pod for pod in found if options.fields(pod)]
     if not options.names:
         return found, []
     named = {name: find_pod(found, name) for name in options.names}
@@ -55,7 +57,7 @@ def the_pod(name: str, namespace: str, socket_path: str) -> Json:
 
 def nothing(options: argparse.Namespace, what: str) -> str:
     """What is said when there is nothing to show."""
-    which = "such " if options.selector or options.names or options.types else ""
+    which = "such " if options.selector or options.fields or options.names or options.types else ""
     where = f" in namespace {options.namespace!r}" if options.namespace else ""
     return f"No {which}{what} on this node{where}."
 
@@ -78,6 +80,8 @@ def node(options: argparse.Namespace, socket_path: str) -> Json:
             raise NotThere(f"this is node {name!r}, not {other!r}")
     if options.selector and not options.selector(found["metadata"].get("labels") or {}):
         raise NotThere(f"node {name!r} has no such labels")
+    if options.fields and not options.fields(found):
+        raise NotThere(f"node {name!r} has other fields")
     return found
 
 
@@ -102,11 +106,14 @@ def whole_names(options: argparse.Namespace, socket_path: str) -> list[str]:
 
 
 def wanted_events(options: argparse.Namespace, found: Iterable[Json]) -> Iterator[Json]:
-    """Those of the types, namespace and object that are asked for; an object is `name` or `kind/name`."""
+    """Those that are asked for: of the types, in the namespace, with such fields, about an object (`name` or
+    `kind/name`).
+    """
     asked = [name.lower().rpartition("/")[::2] for name in options.names] or [("", "")]
     for event in found:
         kind, name = event["kind"].lower(), event["name"].lower()
         is_about = any(each[0] in ("", kind) and each[1] in ("", name) for each in asked)
         is_of_type = not options.types or event["type"].lower() in options.types
-        if is_about and is_of_type and options.namespace in ("", namespace_of(event)):
+        is_so = not options.fields or options.fields(event_object(event))
+        if is_about and is_of_type and is_so and options.namespace in ("", namespace_of(event)):
             yield event

@@ -45,12 +45,12 @@ def _static_name(pod: Json, name: str) -> str:
     return f"{name}-{node}" if node else ""
 
 
-def pod_table(pods: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[str]:
-    """The lines of `kubectl get pods`, header first; the namespace is always shown."""
+def pod_rows(pods: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[list[str]]:
+    """The table of `kubectl get pods`, header first; the namespace is always shown."""
     header = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     if wide:
         header += ["IP", "NODE", "NOMINATED NODE", "READINESS GATES"]
-    return aligned([header, *(_row(pod, now_ns, wide) for pod in pods)])
+    return [header, *(_row(pod, now_ns, wide) for pod in pods)]
 
 
 def _row(pod: Json, now_ns: int, wide: bool) -> list[str]:

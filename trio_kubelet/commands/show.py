@@ -61,14 +61,18 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
 
     if options.kind == "node":
         node = queries.node(options, socket_path)
-        table = node_usage(json.loads(ask(socket_path, "/stats/summary")), node)
+        table = node_usage(
+            json.loads(ask(socket_path, "/stats/summary")), node, of_capacity=options.show_capacity
+        )
     else:
         pods, missing = queries.chosen_pods(options, socket_path)
         if missing:
             raise queries.missing(missing, options.namespace)
         keys = {(pod["metadata"].get("namespace", ""), pod["metadata"]["name"]) for pod in pods}
         summary = json.loads(ask(socket_path, "/stats/summary"))
-        table = pod_usage(summary, keys, containers=options.containers, sort_by=options.sort_by)
+        table = pod_usage(
+            summary, keys, containers=options.containers, sort_by=options.sort_by, total=options.sum
+        )
         if not keys:
             complain(queries.nothing(options, "pods"))
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from trio_kubelet.commands.render import aligned
@@ -15,17 +15,33 @@ _UNKNOWN = "<unknown>"
 
 
 def pod_usage(
-    summary: Json, wanted: Collection[tuple[str, str]], *, containers: bool, sort_by: str | None = None
+    summary: Json,
+    wanted: Collection[tuple[str, str]],
+    *,
+    containers: bool,
+    sort_by: str | None = None,
+    total: bool = False,
 ) -> list[str]:
     """The lines of `kubectl top pods`, header first; `wanted`: namespaces and names.
 
-    `sort_by` is "cpu" or "memory", the largest first; else the pods are in the order of their names.
+    `sort_by` is "cpu" or "memory", the largest first; else the pods are in the order of their names. With
+    `total`, two lines at the end say what the others come to.
     """
     of_container = ["NAME"] if containers else []
     rows = [["NAMESPACE", "POD" if containers else "NAME", *of_container, "CPU(cores)", "MEMORY(bytes)"]]
+    usages: list[Json] = []
     for pod in _sorted(sorted(summary.get("pods") or (), key=_key), sort_by):
-        if (key := _key(pod)) in wanted:
-            rows += [[*key, *cells] for cells in _usages(pod, containers, sort_by)]
+        if (key := _key(pod)) not in wanted:
+            continue
+        parts = _sorted(pod.get("containers") or (), sort_by) if containers else [pod]
+        usages += parts
+        rows += [
+            [*key, *([part["name"]] if containers else ()), _cores(part), _memory(part)] for part in parts
+        ]
+    if total and usages:
+        cores, memory = (sum(used(part) or 0 for part in usages) for used in (_nano_cores, _working_set))
+        blank = [""] * (len(rows[0]) - 2)
+        rows += [[*blank, "________", "________"], [*blank, _as_cores(cores), _as_memory(memory)]]
     return aligned(rows)
 
 
@@ -40,20 +56,12 @@ def _sorted(usages: Sequence[Json], sort_by: str | None) -> Sequence[Json]:
     return sorted(usages, key=lambda usage: -(used(usage) or 0))
 
 
-def _usages(pod: Json, containers: bool, sort_by: str | None) -> Iterator[list[str]]:
-    if not containers:
-        yield [_cores(pod), _memory(pod)]
-        return
-    for container in _sorted(pod.get("containers") or (), sort_by):
-        yield [container["name"], _cores(container), _memory(container)]
-
-
-def node_usage(summary: Json, node: Json) -> list[str]:
-    """The lines of `kubectl top node`, with the shares of what pods may have."""
-    used, allocatable = summary["node"], node["status"].get("allocatable") or {}
+def node_usage(summary: Json, node: Json, *, of_capacity: bool = False) -> list[str]:
+    """The lines of `kubectl top node`, with the shares of what pods may have, or of all there is."""
+    used, there = summary["node"], node["status"].get("capacity" if of_capacity else "allocatable") or {}
     rows = [["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"]]
-    cores = milli(amount(allocatable.get("cpu", "0")))
-    memory = whole(amount(allocatable.get("memory", "0")))
+    cores = milli(amount(there.get("cpu", "0")))
+    memory = whole(amount(there.get("memory", "0")))
     rows.append(
         [
             node["metadata"]["name"],
@@ -72,12 +80,20 @@ def _share(used: int | None, of: int) -> str:
 
 def _cores(usage: Json) -> str:
     used = _nano_cores(usage)
-    return _UNKNOWN if used is None else f"{-(-used // 1_000_000)}m"
+    return _UNKNOWN if used is None else _as_cores(used)
 
 
 def _memory(usage: Json) -> str:
     used = _working_set(usage)
-    return _UNKNOWN if used is None else f"{used // _MEBI}Mi"
+    return _UNKNOWN if used is None else _as_memory(used)
+
+
+def _as_cores(nano_cores: int) -> str:
+    return f"{-(-nano_cores // 1_000_000)}m"
+
+
+def _as_memory(bytes_used: int) -> str:
+    return f"{bytes_used // _MEBI}Mi"
 
 
 def _nano_cores(usage: Json) -> int | None:
