@@ -25,16 +25,22 @@ class Places:
         self._left = trio.Event()
 
     async def __aenter__(self) -> Self:
-        async with self._queue:
-            while (free_at := self._free_at()) > trio.current_time():
-                self._left = trio.Event()
-                with trio.move_on_at(free_at):
-                    await self._left.wait()
-            if len(self._held) == self._number:
-                self._aside.add(oldest := next(iter(self._held)))
-                del self._held[oldest]
-            self._held[trio.lowlevel.current_task()] = trio.current_time()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._queue.locked() or len(self._held) == self._number:
+            async with self._queue:
+                await self._wait()
+        self._held[trio.lowlevel.current_task()] = trio.current_time()
         return self
+
+    async def _wait(self) -> None:
+        """Until there is a place."""
+        while (free_at := self._free_at()) > trio.current_time():
+            self._left = trio.Event()
+            with trio.move_on_at(free_at):
+                await self._left.wait()
+        if len(self._held) == self._number:
+            self._aside.add(oldest := next(iter(self._held)))
+            del self._held[oldest]
 
     async def __aexit__(self, *_: object) -> None:
         task = trio.lowlevel.current_task()

@@ -59,7 +59,8 @@ class EventQueue:
         return self
 
     async def __anext__(self) -> ContainerEvent:
-        await trio.lowlevel.checkpoint()
+        if self._lost or self._events or self._closed:
+            await trio.lowlevel.checkpoint()
         while True:
             if self._lost:
                 self._lost = False
