@@ -49,6 +49,7 @@ from tests.containerd.harness import Agent, Node, container, pod, running_node, 
 from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.services import RuntimeService
+from trio_kubelet.nodepage.feed import IDLE_BEAT
 from trio_kubelet.standalone.node import provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
@@ -56,8 +57,6 @@ COMMAND = ["true"]
 PAGES = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/pods")
 PROBES = re.compile(r"^prober_probe_total\{.*\} (\S+)$", re.MULTILINE)
 REST = 30.0
-POINT = 10.0
-"""Seconds from one point of the page's charts to the next while nobody reads it."""
 PATIENCE = 600.0
 PATHS = Path(__file__).parent / "results"
 
@@ -65,7 +64,7 @@ PATHS = Path(__file__).parent / "results"
 class Spans:
     """When what was measured took place. The event loop's longest turns in it are asked for afterwards, of
     the charts of the node's page: an agent whose page is read does more. While nobody reads, a point of a
-    chart is about ten seconds, so what is found is the longest turn from ten seconds before to ten after.
+    chart is about `IDLE_BEAT`, so what is found is the longest turn from that long before to that long after.
     """
 
     def __init__(self) -> None:
@@ -94,7 +93,9 @@ class Spans:
                 await all_told.wait()
             nursery.cancel_scope.cancel()
         return {
-            name: max(point["longest"] for point in points if since <= point["at"] / 1000 <= until + POINT)
+            name: max(
+                point["longest"] for point in points if since <= point["at"] / 1000 <= until + IDLE_BEAT
+            )
             for name, (since, until) in self._spans.items()
         }
 
@@ -128,7 +129,7 @@ async def rest(node: Node, agent: Agent, spans: Spans) -> Figures:
 
 
 async def probes_counted(node: Node) -> float:
-    """All probes there were so far, and how they ended is no matter."""
+    """Probes so far, however they ended."""
     answer = await node.get(node.ports.read_only, "/metrics/probes")
     return sum(float(count) for count in PROBES.findall(answer.raise_for_status().text))
 
@@ -261,7 +262,7 @@ async def measure(
         ):
             agent = await start_weighed(node, pods)
             spans = Spans()
-            await trio.sleep(1.5 * POINT)
+            await trio.sleep(1.5 * IDLE_BEAT)
             tell(found, await start(node, agent, pods, period, spans))
             if not only_start:
                 await trio.sleep(20)

@@ -1,8 +1,7 @@
 /* Calls that are made again and again over one HTTP/2 connection, and whose answers nearly always say nothing new:
  * the exec probes of a node. Bytes and moments go in; bytes to be sent, and what somebody has to hear of, come out.
  * Only tk_repeats_serve reads a clock and a socket, in a thread of its own, so that nobody is woken for what says
- * nothing new. Twins: trio_kubelet/native/pure_repeats.py,
- * and pure_serving.py of tk_repeats_serve.
+ * nothing new. Twin: trio_kubelet/native/pure_repeats.py, of tk_repeats_serve pure_serving.py beside it.
  *
  * The peer is told to use no table of headers, so a block of them always says the same. Which blocks say that a call
  * succeeded is learnt from who can read them (tk_repeats_learn). An answer passed if its blocks are such ones, and

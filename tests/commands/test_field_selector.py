@@ -43,6 +43,8 @@ def test_pods(text: str, met: bool) -> None:
 def test_booleans_and_what_is_not_there() -> None:
     host = {**POD, "spec": {"hostNetwork": True}, "status": {}}
     assert field_selector("pod", parse_field_selector("spec.hostNetwork=true,status.podIP="))(host)
+    bare = {"spec": {"nodeName": None}, "status": {"podIPs": []}}
+    assert field_selector("pod", parse_field_selector("spec.nodeName=,status.podIP="))(bare)
     is_cordoned = field_selector("node", parse_field_selector("spec.unschedulable=true"))
     assert is_cordoned({"metadata": {"name": "a"}, "spec": {"unschedulable": True}})
     assert not is_cordoned({"metadata": {"name": "a"}, "spec": None})

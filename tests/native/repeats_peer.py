@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hpack import Encoder
-from hyperframe.frame import (
-    Frame,
-)
+from hyperframe.frame import Frame
 
-from trio_kubelet.native.pure_repeats import (
-    End,
-    Why,
-)
+from trio_kubelet.native.pure_repeats import End, Why
 from trio_kubelet.native.pure_serving import PureRepeats
 from trio_kubelet.native.repeats import Repeats
 

@@ -24,22 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.native.repeats_peer import (
-    FAILED,
-    HEAD,
-    HEADERS,
-    PASSED,
-    TAIL,
-    answer,
-    head_of,
-    message,
-)
-from trio_kubelet.native.pure_repeats import (
-    MAX_ANSWER,
-    MAX_BLOCK,
-    MAX_BODY,
-    MAX_OUT,
-)
+from tests.native.repeats_peer import FAILED, HEAD, HEADERS, PASSED, TAIL, answer, head_of, message
+from trio_kubelet.native.pure_repeats import MAX_ANSWER, MAX_BLOCK, MAX_BODY, MAX_OUT
 from trio_kubelet.native.pure_serving import PureRepeats
 from trio_kubelet.native.repeats import Repeats
 

@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hyperframe.frame import (
-    DataFrame,
-    Frame,
-    HeadersFrame,
-    RstStreamFrame,
-)
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, RstStreamFrame
 
 from tests.native.repeats_peer import (
     BODY,
@@ -34,12 +29,7 @@ from tests.native.repeats_peer import (
     frames_of,
     head_of,
 )
-from trio_kubelet.native.pure_repeats import (
-    AT_ONCE,
-    MAX_PASSED,
-    End,
-    Why,
-)
+from trio_kubelet.native.pure_repeats import AT_ONCE, MAX_PASSED, End, Why
 from trio_kubelet.native.pure_serving import TOGETHER, PureRepeats
 
 SOON = 3.0

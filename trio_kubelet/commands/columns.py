@@ -40,15 +40,16 @@ def parse_columns_file(text: str) -> Columns:
 
 
 def _cell(found: Sequence[Sequence[Any]]) -> str:
-    values = [_as_go_prints(value) for values in found for value in values]
+    values = [as_go_prints(value) for values in found for value in values]
     return ",".join(values) if values else "<none>"
 
 
-def _as_go_prints(value: Any) -> str:
+def as_go_prints(value: Any) -> str:
+    """A value as `%v` prints it."""
     if isinstance(value, dict):
-        return f"map[{' '.join(f'{key}:{_as_go_prints(inner)}' for key, inner in sorted(value.items()))}]"
+        return f"map[{' '.join(f'{key}:{as_go_prints(inner)}' for key, inner in sorted(value.items()))}]"
     if isinstance(value, list):
-        return f"[{' '.join(map(_as_go_prints, value))}]"
+        return f"[{' '.join(map(as_go_prints, value))}]"
     if value is None:
         return "<nil>"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from trio_kubelet.commands.columns import as_go_prints
+from trio_kubelet.commands.jsonpath.parse import parse_relaxed
+
 Json = Mapping[str, Any]
 FieldSelector = Callable[[Json], bool]
 """Whether an object of the API is meant."""
@@ -66,67 +69,52 @@ def field_selector(kind: str, terms: Sequence[Term]) -> FieldSelector:
     for term in terms:
         if term.field not in known:
             raise ValueError(f"field label not supported: {term.field}; supported are {', '.join(known)}")
-    return lambda thing: all((known[term.field](thing) == term.value) is term.equal for term in terms)
+    wanted = [(_reader(term.field), term) for term in terms]
+    return lambda thing: all((read(thing) == term.value) is term.equal for read, term in wanted)
 
 
-def _at(path: str, absent: str = "") -> Callable[[Json], str]:
-    *outer, last = path.split(".")
+def _reader(field: str) -> Callable[[Json], str]:
+    path = parse_relaxed(_PATHS.get(field, field))
 
-    def value(thing: Json) -> str:
-        for key in outer:
-            thing = thing.get(key) or {}
-        found = thing.get(last)
-        if found is None:
-            return absent
-        return str(found).lower() if isinstance(found, bool) else str(found)
+    def read(thing: Json) -> str:
+        found = [value for values in path.find(thing) for value in values if value is not None]
+        return as_go_prints(found[0]) if found else _ABSENT.get(field, "")
 
-    return value
+    return read
 
 
-def _first_ip(pod: Json) -> str:
-    ips = (pod.get("status") or {}).get("podIPs") or ()
-    return str(ips[0]["ip"]) if ips else ""
-
-
-_FIELDS: Final[Mapping[str, Mapping[str, Callable[[Json], str]]]] = {
-    "pod": {
-        **{
-            path: _at(path)
-            for path in (
-                "metadata.name",
-                "metadata.namespace",
-                "spec.nodeName",
-                "spec.restartPolicy",
-                "spec.schedulerName",
-                "spec.serviceAccountName",
-                "status.phase",
-                "status.nominatedNodeName",
-            )
-        },
-        "spec.hostNetwork": _at("spec.hostNetwork", "false"),
-        "status.podIP": _first_ip,
-    },
-    "node": {
-        "metadata.name": _at("metadata.name"),
-        "spec.unschedulable": _at("spec.unschedulable", "false"),
-    },
-    "event": {
-        **{
-            path: _at(path)
-            for path in (
-                "metadata.name",
-                "metadata.namespace",
-                "involvedObject.kind",
-                "involvedObject.namespace",
-                "involvedObject.name",
-                "involvedObject.uid",
-                "involvedObject.fieldPath",
-                "reason",
-                "reportingComponent",
-                "type",
-            )
-        },
-        "source": _at("source.component"),
-    },
+_FIELDS: Final[Mapping[str, Sequence[str]]] = {
+    "pod": (
+        "metadata.name",
+        "metadata.namespace",
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ),
+    "node": ("metadata.name", "spec.unschedulable"),
+    "event": (
+        "metadata.name",
+        "metadata.namespace",
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ),
 }
-"""By kind and name, how a field is read (`ToSelectableFields` of the API server's registries)."""
+"""Of each kind (`ToSelectableFields` of the API server's registries)."""
+
+_PATHS: Final = {"status.podIP": "status.podIPs[*].ip", "source": "source.component"}
+"""Of fields that stand elsewhere than they are called; the first of several counts."""
+
+_ABSENT: Final = {"spec.hostNetwork": "false", "spec.unschedulable": "false"}
+"""What a field says that is not there, where that is something."""

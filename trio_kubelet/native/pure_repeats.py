@@ -1,8 +1,8 @@
 """Calls that are made again and again over one HTTP/2 connection, in plain Python: decides what is right.
 
 Exec probes are such calls, and their answers nearly always say nothing new. Bytes and moments go in; bytes
-to be sent, and ends that somebody has to hear of, come out. Pure; the clock and the
-socket are in `pure_serving`.
+to be sent, and ends that somebody has to hear of, come out. Pure; `pure_serving` has the clock and the
+socket.
 
 The peer is told to use no table of headers, so a block of them always says the same, and which blocks say
 that a call succeeded is learnt from who can read them. An answer passes if its blocks are such ones and its
