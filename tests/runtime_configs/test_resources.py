@@ -72,6 +72,14 @@ def test_qos_class(containers: list[dict[str, Any]], spec: dict[str, Any], qos: 
     assert pod_qos(pod(*containers, **spec)) is qos
 
 
+def test_the_class_said_before_stays_if_it_is_one() -> None:
+    made = pod(_with(_FULL, _FULL))
+    made.status.qos_class = "Burstable"
+    assert pod_qos(made) is QOSClass.BURSTABLE
+    made.status.qos_class = "excellent"
+    assert pod_qos(made) is QOSClass.GUARANTEED
+
+
 def test_pod_level_resources_are_ignored_without_the_feature() -> None:
     assert pod_qos(pod(resources={"requests": _FULL, "limits": _FULL}), False) is QOSClass.BEST_EFFORT
 

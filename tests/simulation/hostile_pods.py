@@ -105,6 +105,8 @@ _QUANTITIES = [
     "1u",
     "1e18",
 ]
+_MOMENTS = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2024-02-29T23:59:59.999999999+14:00", None]
+_PHASES = ["Pending", "Running", "Succeeded", "Failed", "Unknown", *_TEXTS]
 _SECONDS = [0, 1, 2, 30, 3600, 2**31 - 1]
 LONGEST_GRACE = 60  # seconds that a test can wait for; some pods ask for more
 _GRACES = [0, 1, 2, 30, LONGEST_GRACE] * 10 + [3600, 2**31, 2**62, 2**63 - 1]
@@ -146,9 +148,15 @@ class Absurd:
             ownerReferences=lambda: [
                 {"apiVersion": "v1", "kind": "Node", "name": self._of(_NAMES), "uid": "u", "controller": True}
             ],
-            creationTimestamp=lambda: self._of(["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", None]),
+            creationTimestamp=lambda: self._of(_MOMENTS),
         )
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self._spec()}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": self._spec(),
+            "status": self._status(),
+        }
 
     def _spec(self) -> Tree:
         volumes = [self._volume(f"v{number}") for number in range(self._few())]
@@ -192,6 +200,69 @@ class Absurd:
             topologySpreadConstraints=lambda: [
                 {"maxSkew": 2**31 - 1, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}
             ],
+        )
+
+    def _status(self) -> Tree:
+        """What a manifest says has become of its pod: nobody has validated it."""
+        return self._some(
+            phase=lambda: self._of(_PHASES),
+            qosClass=lambda: self._of(["Guaranteed", "Burstable", "BestEffort", *_TEXTS]),
+            reason=lambda: self._of(_TEXTS),
+            message=lambda: self._of(_TEXTS),
+            podIP=lambda: self._of(_HOSTS),
+            podIPs=lambda: [{"ip": self._of(_HOSTS)} for _ in range(self._few())],
+            hostIP=lambda: self._of(_HOSTS),
+            hostIPs=lambda: [{"ip": self._of(_HOSTS)}],
+            startTime=lambda: self._of(_MOMENTS),
+            nominatedNodeName=lambda: self._of(_NAMES),
+            observedGeneration=lambda: self._of([-1, 0, 2**63 - 1]),
+            resize=lambda: self._of(["Proposed", *_TEXTS]),
+            allocatedResources=self._resources,
+            resources=lambda: {"requests": self._resources(), "limits": self._resources()},
+            conditions=lambda: [self._condition() for _ in range(self._few())],
+            containerStatuses=lambda: [self._said_of(f"c{n}") for n in range(self._few())],
+            initContainerStatuses=lambda: [self._said_of(f"i{n}") for n in range(self._few())],
+            ephemeralContainerStatuses=lambda: [self._said_of(self._of(_TEXTS))],
+            resourceClaimStatuses=lambda: [{"name": self._of(_NAMES), "resourceClaimName": self._of(_TEXTS)}],
+        )
+
+    def _condition(self) -> Tree:
+        kinds = ["Ready", "Initialized", "PodScheduled", "DisruptionTarget", "AllContainersRestarting"]
+        return {
+            "type": self._of([*kinds, *_TEXTS]),
+            "status": self._of(["True", "False", *_TEXTS]),
+        } | self._some(
+            lastTransitionTime=lambda: self._of(_MOMENTS),
+            observedGeneration=lambda: self._of([-1, 2**63 - 1]),
+            reason=lambda: self._of(_TEXTS),
+            message=lambda: self._of(_TEXTS),
+        )
+
+    def _said_of(self, container: str) -> Tree:
+        return {"name": container, "image": self._of(_TEXTS), "imageID": self._of(_TEXTS)} | self._some(
+            containerID=lambda: self._of(["containerd://a", "://", "docker://x://y", *_TEXTS]),
+            ready=self._coin,
+            started=self._coin,
+            restartCount=lambda: self._of([-1, 0, 2**31 - 1]),
+            state=self._state,
+            lastState=self._state,
+            resources=lambda: {"requests": self._resources(), "limits": self._resources()},
+            allocatedResources=self._resources,
+            stopSignal=lambda: self._of(["SIGTERM", *_TEXTS]),
+            user=lambda: {"linux": {"uid": -1, "gid": 2**63 - 1, "supplementalGroups": [-(2**63)]}},
+            volumeMounts=lambda: [{"name": self._of(_NAMES), "mountPath": self._of(_PATHS)}],
+            allocatedResourcesStatus=lambda: [{"name": self._of(_TEXTS)}],
+        )
+
+    def _state(self) -> Tree:
+        """None, one or several at once."""
+        return self._some(
+            waiting=lambda: {"reason": self._of(_TEXTS)},
+            running=lambda: {"startedAt": self._of(_MOMENTS)},
+            terminated=lambda: (
+                {"exitCode": self._of([0, 1, -(2**31)]), "signal": self._of([0, 2**31 - 1])}
+                | self._some(finishedAt=lambda: self._of(_MOMENTS), containerID=lambda: self._of(_TEXTS))
+            ),
         )
 
     def _dns(self) -> Tree:

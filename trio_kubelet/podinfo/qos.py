@@ -25,11 +25,14 @@ class QOSClass(enum.StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
+_BY_NAME = {each.value: each for each in QOSClass}
+
+
 def pod_qos(pod: v1.Pod, pod_level_resources: bool = True) -> QOSClass:
-    """The class in the pod's status, which never changes, or else what its spec makes it."""
-    if pod.status.qos_class:
-        return QOSClass(pod.status.qos_class)
-    return compute_qos(pod.spec, pod_level_resources)
+    """The class in the pod's status, which never changes, or else what its spec makes it: the status in a
+    manifest may say anything.
+    """
+    return _BY_NAME.get(pod.status.qos_class) or compute_qos(pod.spec, pod_level_resources)
 
 
 def compute_qos(spec: v1.PodSpec, pod_level_resources: bool = True) -> QOSClass:
