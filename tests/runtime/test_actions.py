@@ -60,10 +60,18 @@ def test_a_good_pod_is_left_alone() -> None:
         ((sandbox(ready=False),), 1, "box"),
         ((sandbox("new", attempt=3), sandbox("old", attempt=2)), 4, "new"),
         ((sandbox("new", attempt=3, ready=False), sandbox("old", attempt=2)), 4, "new"),
+        ((sandbox("new", attempt=2**32 - 1, ready=False),), 0, "new"),
         ((sandbox(host_network=True),), 1, ""),
         ((sandbox(ips=()),), 1, "box"),
     ],
-    ids=["not ready", "two ready", "the newest not ready", "other network", "no address"],
+    ids=[
+        "not ready",
+        "two ready",
+        "the newest not ready",
+        "the last that there can be",
+        "other network",
+        "no address",
+    ],
 )
 def test_an_unfit_sandbox_is_replaced(boxes: Any, attempt: int, sandbox_id: str) -> None:
     actions = decide(pod(), status(seen("web", "running"), sandboxes=boxes))

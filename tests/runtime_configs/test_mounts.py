@@ -30,7 +30,9 @@ from trio_kubelet.runtime.configs.labels import (
     CONTAINER_PORTS,
     MOST_ANNOTATIONS,
     MOST_LABELS,
+    POD_TERMINATION_GRACE_PERIOD,
     PRE_STOP_HANDLER,
+    RESTART_COUNT,
     container_annotations,
     container_labels,
     pod_annotations,
@@ -224,6 +226,25 @@ def test_notes_are_read_back() -> None:
 )
 def test_unreadable_notes_never_fail(annotations: dict[str, str]) -> None:
     assert read_notes(annotations).restart_count is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "restarts", "grace"),
+    [
+        ("3", 3, 3),
+        ("-1", 0, -1),
+        ("2147483648", 0, 2**31),
+        ("9223372036854775808", 0, None),
+        ("9" * 5000, 0, None),
+        ("1_0", 0, None),
+        ("٣", 0, None),
+        (" 3", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_numbers_in_notes_are_those_of_go(written: str, restarts: int, grace: int | None) -> None:
+    notes = read_notes({RESTART_COUNT: written, POD_TERMINATION_GRACE_PERIOD: written})
+    assert (notes.restart_count, notes.termination_grace_period) == (restarts, grace)
 
 
 def test_identity_wins_over_labels_of_the_pod() -> None:

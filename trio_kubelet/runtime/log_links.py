@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from trio_kubelet.runtime.configs.labels import MOST_RESTARTS
+
 _NAME_MAX = 255
 _SUFFIX = ".log"
 _ID_MIN = 6
@@ -103,7 +105,6 @@ def remove_logs(log_path: str) -> None:
 
 
 _ATTEMPT = re.compile(r"([0-9]+)\.log(?:\..*)?")
-_MOST_RESTARTS = 2**31 - 1  # what a status can show: who has such a number made the file himself
 
 
 def restart_count_after(log_names: list[str]) -> int:
@@ -113,7 +114,7 @@ def restart_count_after(log_names: list[str]) -> int:
     a new container from writing into the log of an old one.
     """
     attempts = [int(match[1]) + 1 for name in log_names if (match := _ATTEMPT.match(name))]
-    return max((attempt for attempt in attempts if attempt <= _MOST_RESTARTS), default=0)
+    return max((attempt for attempt in attempts if attempt <= MOST_RESTARTS), default=0)
 
 
 def read_restart_count(directory: str) -> int:

@@ -88,11 +88,12 @@ def pod_sandbox_changed(pod: v1.Pod, status: PodStatus) -> tuple[bool, int, str]
     if not status.sandboxes:
         return True, 0, ""
     newest = status.sandboxes[0]
+    following = (newest.attempt + 1) % 2**32  # the runtime has 32 bits for it
     ready = sum(sandbox.ready for sandbox in status.sandboxes)
     if ready > 1 or not newest.ready:
-        return True, newest.attempt + 1, newest.id
+        return True, following, newest.id
     if newest.host_network != pod.spec.host_network:
-        return True, newest.attempt + 1, ""
+        return True, following, ""
     if not pod.spec.host_network and newest.network_reported and not newest.ips:
-        return True, newest.attempt + 1, newest.id
+        return True, following, newest.id
     return False, newest.attempt, newest.id

@@ -8,6 +8,7 @@ They are all the agent knows about a container whose pod is gone, so what is nee
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ TERMINATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
 PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
 CONTAINER_PORTS = "io.kubernetes.container.ports"
 
+_NUMBER: Final = re.compile("-?[0-9]{1,19}")
+MOST_RESTARTS: Final = 2**31 - 1
+"""What a status can show: who says more has made that up."""
 MOST_LABELS: Final = 16 << 10
 MOST_ANNOTATIONS: Final = 32 << 10
 """Characters of a pod's labels, and of its annotations, that its sandbox carries. All sandboxes of a node
@@ -134,7 +138,7 @@ def read_notes(annotations: Mapping[str, str]) -> ContainerNotes:
     """What a container's annotations say. Never fails: a container must be endable whatever it carries."""
     return ContainerNotes(
         hash=annotations.get(CONTAINER_HASH, ""),
-        restart_count=_integer(annotations.get(RESTART_COUNT)) or 0,
+        restart_count=max(_integer(annotations.get(RESTART_COUNT), MOST_RESTARTS) or 0, 0),
         deletion_grace_period=_integer(annotations.get(POD_DELETION_GRACE_PERIOD)),
         termination_grace_period=_integer(annotations.get(POD_TERMINATION_GRACE_PERIOD)),
         termination_message_path=annotations.get(TERMINATION_MESSAGE_PATH, ""),
@@ -164,11 +168,11 @@ def read_ports(text: str) -> tuple[v1.ContainerPort, ...]:
         return ()
 
 
-def _integer(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
+def _integer(text: str | None, most: int = 2**63 - 1) -> int | None:
+    """A number of at most that size, as Go writes it; None for anything else."""
+    if text is None or not _NUMBER.fullmatch(text):
         return None
+    return value if abs(value := int(text)) <= most else None
 
 
 def _handler_json(handler: v1.LifecycleHandler) -> str:
