@@ -27,6 +27,7 @@ from trio_kubelet.runtime.configs.container import signal_from_name, signal_name
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf, pod_dns
 from trio_kubelet.runtime.configs.hostname import hostname_and_domain, hosts_file, kernel_hostname
 from trio_kubelet.runtime.configs.labels import (
+    CONTAINER_HASH,
     CONTAINER_PORTS,
     MOST_ANNOTATIONS,
     MOST_LABELS,
@@ -226,6 +227,13 @@ def test_notes_are_read_back() -> None:
 )
 def test_unreadable_notes_never_fail(annotations: dict[str, str]) -> None:
     assert read_notes(annotations).restart_count is not None
+
+
+@pytest.mark.parametrize("note", [PRE_STOP_HANDLER, CONTAINER_PORTS])
+def test_notes_of_any_depth_never_fail(note: str) -> None:
+    for begun in ('{"a":', '[{"a":', '{"exec":', '[{"containerPort":'):
+        notes = read_notes({note: begun + "[" * 5000, CONTAINER_HASH: "1"})
+        assert (notes.hash, notes.pre_stop, notes.ports) == ("1", None, ())
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,20 @@ async def test_a_summary_of_pods_with_and_without_cgroups(
     assert logged["cpu"]["usageNanoCores"] > 0
 
 
+@pytest.mark.parametrize("name", ["", "..", "../..", "a/b", "a\nb", "ü", "\x00", "x" * 300])
+@pytest.mark.parametrize("field", ["uid", "namespace", "name"])
+async def test_what_others_start_may_be_called_anything(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, field: str, name: str
+) -> None:
+    async with running(tmp_path, with_cgroups=3) as world:
+        theirs = list(world.runtime.sandboxes.values())[-1]
+        setattr(theirs.config.metadata, field, name)
+        pods = await world.pods()
+    assert "ephemeral-storage" in pods["sim-0"]
+    (logged,) = [c for c in pods["sim-0"]["containers"] if c["name"] == "c0"]  # type: ignore[attr-defined]
+    assert logged["logs"]["usedBytes"] >= 4096
+
+
 async def test_the_sizes_of_logs_are_a_family_of_the_agents_metrics(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import msgspec
 import trio
 from google.protobuf.message import DecodeError
 
+from trio_kubelet.api.validation.formats import directory_name, path_part
 from trio_kubelet.common.caching import Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
@@ -313,7 +314,7 @@ class StatsCollector:
     def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:
         clock, s = self._clock, self._settings
         read = []
-        for pod in pods:
+        for pod in filter(_has_files, pods):
             logs = f"{s.pod_logs_dir}/{pod.namespace}_{pod.name}_{pod.uid}"
             containers = (
                 msgspec.structs.replace(each, logs=disk.files_use(f"{logs}/{each.name}", clock))
@@ -329,6 +330,12 @@ class StatsCollector:
                 )
             )
         return read
+
+
+def _has_files(pod: PodSample) -> bool:
+    """Whether it can have directories here; what others start in the runtime may be called anything."""
+    names = (pod.namespace, pod.name, *(container.name for container in pod.containers))
+    return not directory_name(pod.uid) and not any(map(path_part, names))
 
 
 def _are_apart(one: RuntimeDisk | None, other: RuntimeDisk | None) -> bool:

@@ -213,10 +213,15 @@ def path_without_backsteps(value: str) -> list[str]:
 
 def directory_name(value: str) -> list[str]:
     """One part of a path, which leads to no other directory: the UID of a pod. A rule of this agent's own."""
-    if value in ("", ".", ".."):
-        return ["must be the name of a directory"]
     if len(value) > _LONGEST_DIRECTORY:
         return [f"must have at most {_LONGEST_DIRECTORY} characters"]
+    return path_part(value)
+
+
+def path_part(value: str) -> list[str]:
+    """The same, of any length: of what may be cut or looked for only."""
+    if value in ("", ".", ".."):
+        return ["must be the name of a directory"]
     if "/" in value or not (value.isascii() and value.isprintable()):
         return ["must be printable, without '/'"]
     return []

@@ -154,7 +154,7 @@ def read_pre_stop(text: str) -> v1.LifecycleHandler | None:
         return None
     try:
         return msgspec.json.decode(text, type=v1.LifecycleHandler)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
@@ -164,7 +164,7 @@ def read_ports(text: str) -> tuple[v1.ContainerPort, ...]:
         return ()
     try:
         return msgspec.json.decode(text, type=tuple[v1.ContainerPort, ...])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return ()
 
 
