@@ -79,7 +79,7 @@ def decode(content: bytes) -> Data:
     try:
         file = msgspec.json.decode(content, type=_File)
         expected = checksum(file.data)
-    except (msgspec.MsgspecError, ValueError) as exc:
+    except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
         raise DeviceCheckpointError(f"cannot be read: {exc}") from exc
     if file.checksum != expected:
         raise DeviceCheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")

@@ -92,7 +92,7 @@ def decode(content: bytes) -> list[Claim]:
     try:
         file = msgspec.json.decode(content, type=_File)
         data = msgspec.json.decode(file.data, type=_Data)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:
         raise ClaimCheckpointError(f"cannot be read: {exc}") from exc
     expected = zlib.crc32(file.data.encode())
     if file.checksum != expected:

@@ -129,7 +129,11 @@ def encode_reports(reports: Reports, *, now: float, now_ns: int) -> bytes:
 def decode_reports(content: bytes, *, now: float, now_ns: int) -> dict[str, dict[Key, DeviceHealth]]:
     """What a file says that is not too old, and not from the future. Raises ValueError."""
     found: dict[str, dict[Key, DeviceHealth]] = {}
-    for driver, state in msgspec.json.decode(content, type=dict[str, _Driver]).items():
+    try:
+        drivers = msgspec.json.decode(content, type=dict[str, _Driver])
+    except RecursionError as exc:
+        raise ValueError(str(exc)) from exc
+    for driver, state in drivers.items():
         for device in (state.devices or {}).values():
             seconds = device.health_check_timeout / NANOSECONDS or DEFAULT_SECONDS
             age = (now_ns - parse_rfc3339(device.last_updated)) / NANOSECONDS

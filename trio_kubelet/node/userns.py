@@ -112,7 +112,7 @@ class UserNamespaceRanges:
                 record = msgspec.json.decode(file.read(), type=_Record)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"user namespace: invalid mappings file of pod {uid}: {error}") from None
         mapping = record.uid_mappings[0] if len(record.uid_mappings) == 1 else None
         if mapping is None or record.gid_mappings != [mapping] or mapping.container_id != 0:

@@ -64,7 +64,7 @@ def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -
                 f'configured policy "{policy}" differs from state checkpoint policy "{file.policy_name}"'
             )
         return CPUState(_parsed(file.default_cpu_set, "default cpu set"), _assigned(file.entries), pods or {})
-    except (msgspec.MsgspecError, PlacementStateError) as exc:
+    except (msgspec.MsgspecError, RecursionError, PlacementStateError) as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
 
 
@@ -92,7 +92,7 @@ def _pods(content: msgspec.Raw) -> Mapping[str, CPUSet] | None:
     try:
         entries = msgspec.json.decode(content, type=dict[str, _PodEntry])
         return {uid: parse_cpus(entry.cpus) for uid, entry in entries.items()}
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
 
 

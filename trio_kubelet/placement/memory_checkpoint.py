@@ -52,7 +52,7 @@ def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -
     """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
         file = msgspec.json.decode(content, type=_File, strict=False)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
     state = MemoryState(file.machine_state, file.entries)
     pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
@@ -73,7 +73,7 @@ def _pods(content: msgspec.Raw) -> Mapping[str, tuple[Block, ...]] | None:
     """What pods were given as a whole; None where that is not to be made out."""
     try:
         entries = msgspec.json.decode(content, type=dict[str, _PodEntry])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return {uid: entry.blocks for uid, entry in entries.items()}
 

@@ -56,7 +56,7 @@ def decode(content: bytes) -> dict[str, Allocation]:
         entries = msgspec.json.decode(file.data, type=_Entries).entries
         for each in entries.values():
             _check(each)
-    except (msgspec.MsgspecError, QuantityError) as exc:
+    except (msgspec.MsgspecError, RecursionError, QuantityError) as exc:
         raise AllocationFileError(f"failed to get pod resource information: {exc}") from exc
     return entries
 

@@ -227,7 +227,7 @@ def load(text: bytes) -> Target | None:
     """What the file says, None if it cannot be read."""
     try:
         found = msgspec.json.decode(text, type=Target)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found if found.portals and found.iqn else None
 
