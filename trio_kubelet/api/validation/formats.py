@@ -219,7 +219,7 @@ def directory_name(value: str) -> list[str]:
 
 
 def path_part(value: str) -> list[str]:
-    """The same, of any length: of what may be cut or looked for only."""
+    """One part of a path, of any length: where something is looked for only."""
     if value in ("", ".", ".."):
         return ["must be the name of a directory"]
     if "/" in value or not (value.isascii() and value.isprintable()):
