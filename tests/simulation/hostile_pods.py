@@ -7,6 +7,7 @@ put through the defaults and the validation of the API server; what that refuses
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from trio_kubelet.sources.manifest import unify
 T = TypeVar("T")
 Tree = dict[str, Any]
 
+UNEXPECTED = re.compile(r'"Unexpected error in|unexpected \w+(Error|Exception|Group)|which is unexpected')
+"""What the agent's log says of what nobody thought of."""
 IMAGE = "localhost/busybox:1"
 _HOSTS = [
     "010.0.0.1",

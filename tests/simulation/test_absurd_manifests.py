@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ import trio
 
 from bench.node_figures import simulated
 from tests.containerd.harness import container, pod, wait_until
-from tests.simulation.hostile_pods import LONGEST_GRACE, Absurd
+from tests.simulation.hostile_pods import LONGEST_GRACE, UNEXPECTED, Absurd
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.sources.manifest import Origin, static_pod
 from trio_kubelet.standalone.agent import command_line, configuration, free_ports
@@ -29,7 +28,6 @@ from trio_kubelet.standalone.node import new_layout
 PODS = 150
 LOOKS = 12.0  # seconds the pods have
 PAGES = ("/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/stats/summary")
-UNEXPECTED = re.compile(r'"Unexpected error in|unexpected \w+(Error|Exception|Group)|which is unexpected')
 
 
 def absurd_manifests(seed: int) -> dict[str, bytes]:

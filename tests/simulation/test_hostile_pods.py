@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import shutil
 import socket
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +14,7 @@ import pytest
 import trio
 
 from tests.simulation.deterministic import simulate
-from tests.simulation.hostile_pods import LONGEST_GRACE, Absurd
+from tests.simulation.hostile_pods import LONGEST_GRACE, UNEXPECTED, Absurd
 from tests.simulation.world import NODE, Node, Task
 from trio_kubelet.api import v1
 from trio_kubelet.common import log
@@ -40,7 +39,6 @@ ENDS = 5.0  # seconds an ended pod may take beyond its grace
 SEEDS = 10
 SOAK_PODS = int(os.environ.get("TRIO_KUBELET_HOSTILE_PODS", "100000"))
 SOAK_PARTS = 100
-_UNEXPECTED = re.compile(r"\"Unexpected error in|unexpected \w+(Error|Exception|Group)|which is unexpected")
 
 
 class NoNames(trio.abc.HostnameResolver):
@@ -153,7 +151,7 @@ def survive(seed: int, base: Path) -> None:
         log.configure()
         for mount in mounts_below(str(base)):  # of pods that still have their years of grace
             unmount(mount.path)
-    unexpected = [line for line in said.getvalue().splitlines() if _UNEXPECTED.search(line)]
+    unexpected = [line for line in said.getvalue().splitlines() if UNEXPECTED.search(line)]
     assert not unexpected, "\n".join(unexpected)
 
 
