@@ -11,8 +11,8 @@ from typing import Any
 
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.defaults import set_pod_defaults
+from trio_kubelet.api.managed_fields import ManifestPod
 from trio_kubelet.api.uid_text import uid_text
-from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
 from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.sources.manifest import Origin, static_pod, unify
@@ -29,7 +29,7 @@ def manifest() -> bytes:
 
 
 def test_uids_of_500_pods(benchmark: Any) -> None:
-    pods = [decode(load(manifest()), Pod) for _ in range(SIZE)]
+    pods = [decode(load(manifest()), ManifestPod) for _ in range(SIZE)]
     for pod in pods:
         set_pod_defaults(pod)
         unify(pod)

@@ -12,6 +12,7 @@ import pytest
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import ManifestError
+from trio_kubelet.api.managed_fields import ManifestPod
 from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
@@ -60,7 +61,7 @@ def test_recorded_kubelet(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", vectors("static-pods.json"))
 def test_hashed_text(vector: dict[str, Any]) -> None:
     if vector["accepted"] and vector.get("uidHashInput"):
-        pod = decode(load(vector["manifest"].encode()), Pod)
+        pod = decode(load(vector["manifest"].encode()), ManifestPod)
         set_pod_defaults(pod)
         unify(pod)
         assert uid_text(pod) == vector["uidHashInput"]

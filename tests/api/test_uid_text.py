@@ -10,11 +10,11 @@ import pytest
 from trio_kubelet.api import uid_text as module
 from trio_kubelet.api.decode import decode
 from trio_kubelet.api.defaults import set_pod_defaults
+from trio_kubelet.api.managed_fields import ManifestPod
 from trio_kubelet.api.uid_text import uid_text
-from trio_kubelet.api.v1 import Pod
 
 
-def a_pod() -> Pod:
+def a_pod() -> ManifestPod:
     pod = decode(
         {
             "apiVersion": "v1",
@@ -33,7 +33,7 @@ def a_pod() -> Pod:
                 ],
             },
         },
-        Pod,
+        ManifestPod,
     )
     set_pod_defaults(pod)
     return pod

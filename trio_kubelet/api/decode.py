@@ -25,6 +25,7 @@ import msgspec
 from trio_kubelet.api import quantity
 from trio_kubelet.api.errors import FieldError, ManifestError
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
+from trio_kubelet.api.tree import json_text
 from trio_kubelet.api.v1_generated import Object
 from trio_kubelet.api.yaml_scalars import Number
 
@@ -321,8 +322,12 @@ def _is_time(text: str) -> bool:
     )
 
 
+def _undecoded(value: Any, path: str, errors: Errors) -> Any:
+    return msgspec.Raw(json_text(value, by_name=True).encode())
+
+
 _MARKED: Final[dict[str, _Reader]] = {"quantity": _quantity, "time": _time}
-_SCALARS: Final[dict[Any, _Reader]] = {str: _text, bool: _boolean, bytes: _binary}
+_SCALARS: Final[dict[Any, _Reader]] = {str: _text, bool: _boolean, bytes: _binary, msgspec.Raw: _undecoded}
 
 
 def _wrong(path: str, wanted: str, value: Any, errors: Errors, instead: Any) -> Any:

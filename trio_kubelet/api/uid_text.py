@@ -24,6 +24,7 @@ import msgspec
 
 from trio_kubelet.api import quantity, v1
 from trio_kubelet.api.decode import Timestamp
+from trio_kubelet.api.managed_fields import ManifestPod
 
 _Writer: TypeAlias = Callable[[Any], str]
 """Writes a value that is there, without its type name."""
@@ -64,15 +65,13 @@ _FROM_SPEC: Final = {
     "ShareProcessNamespace": "share_process_namespace",
     "HostUsers": "host_users",
 }
-# The conversion drops kind and apiVersion; managed fields are not kept by this agent.
-_ALWAYS_EMPTY: Final = frozenset(
-    {("v1.TypeMeta", "Kind"), ("v1.TypeMeta", "APIVersion"), ("v1.ObjectMeta", "ManagedFields")}
-)
+# The conversion drops them.
+_ALWAYS_EMPTY: Final = frozenset({("v1.TypeMeta", "Kind"), ("v1.TypeMeta", "APIVersion")})
 
 
-def uid_text(pod: v1.Pod) -> str:
+def uid_text(pod: ManifestPod) -> str:
     """The dump of a defaulted pod, before anything of the node was added to it."""
-    return f"(*core.Pod){_struct_writer('core.Pod', v1.Pod)(pod)}"
+    return f"(*core.Pod){_struct_writer('core.Pod', ManifestPod)(pod)}"
 
 
 @functools.cache
@@ -129,7 +128,9 @@ def _inline(template: _Template, go_type: str, cls: type[v1.Object], prefix: str
     for position, (name, field_type, *embedded) in enumerate(_layout()[go_type]):
         template.parts.append(f"{' ' if position else ''}{name}:({field_type})")
         if (go_type, name) in _ALWAYS_EMPTY:
-            template.parts.append("" if field_type == "string" else _NIL)
+            continue
+        if name == "ManagedFields" and cls is v1.ObjectMeta:  # of a claim's template, where they are refused
+            template.parts.append(_NIL)
             continue
         if go_type == "core.PodSecurityContext" and name in _FROM_SPEC:
             attribute = _FROM_SPEC[name]
@@ -240,6 +241,10 @@ def _write_int_or_string(value: int | str) -> str:
     return f"{{Type:(intstr.Type){kind} IntVal:(int32){number} StrVal:(string){text}}}"
 
 
+def _write_fields(value: msgspec.Raw) -> str:
+    return f"{{Raw:([]uint8)[{' '.join(map(str, bytes(value)))}]}}"
+
+
 def _write_time(value: str) -> str:
     seconds, fraction = divmod(cast(Timestamp, value).ns, 1_000_000_000)
     seconds += _SECONDS_TO_UNIX_EPOCH
@@ -276,6 +281,7 @@ def _decimal(dec: tuple[int, int] | None) -> str:
 
 _SPECIAL: Final[dict[str, _Writer]] = {
     "intstr.IntOrString": _write_int_or_string,
+    "v1.FieldsV1": _write_fields,
     "v1.Time": _write_time,
     "resource.Quantity": _write_quantity,
 }

@@ -2,7 +2,7 @@
 
 A field that Go keeps as a pointer, slice or map is `None` when absent; a plain string is "", a
 number 0. A Struct that Go keeps by value is always there and always written. `managedFields` is left
-out on purpose: nobody reads it and it is nearly half of the bytes.
+out of the metadata on purpose: nobody reads it and it is nearly half of the bytes.
 """
 
 from __future__ import annotations
@@ -772,6 +772,16 @@ class LocalObjectReference(Object):
 class LocalVolumeSource(Object):
     fs_type: str | None = None
     path: str = msgspec.field(default_factory=str)
+
+
+class ManagedFieldsEntry(Object):
+    api_version: str = ""
+    fields_type: str = ""
+    fields_v1: msgspec.Raw | None = None
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: Time | None = None
 
 
 class ModifyVolumeStatus(Object):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 
-from trio_kubelet.native import pure_hashes
 from trio_kubelet.native.library import core
 
 if core is not None:
@@ -30,6 +29,8 @@ if core is not None:
         return int(_lib.tk_container_hash(name, len(name), image, len(image)))
 
 else:
+    from trio_kubelet.native import pure_hashes
+
     fnv1a32 = pure_hashes.fnv1a32
     fnv1a128 = pure_hashes.fnv1a128
     container_hash_number = pure_hashes.container_hash_number

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_ESCAPES = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-}
-_ESCAPED = re.compile('["\\\\\x00-\x1f<>&\u2028\u2029\udc80-\udcff]')
+from trio_kubelet.common.utf8 import json_string
 
 
 def fnv1a32(data: bytes) -> int:
@@ -32,22 +21,9 @@ def fnv1a128(data: bytes) -> bytes:
     return value.to_bytes(16, "big")
 
 
-def _escape(match: re.Match[str]) -> str:
-    char = match[0]
-    if char >= "\udc80":  # a byte that is no part of valid UTF-8
-        return "\\ufffd"
-    return _ESCAPES.get(char) or f"\\u{ord(char):04x}"
-
-
-def go_json_string(data: bytes) -> bytes:
-    """A string as Go's `json.Marshal` writes it: HTML-safe, U+2028/9 escaped, invalid bytes as \\ufffd."""
-    text = data.decode("utf-8", "surrogateescape")
-    return f'"{_ESCAPED.sub(_escape, text)}"'.encode()
-
-
 def container_json(name: bytes, image: bytes) -> bytes:
     """The fields of a container that decide whether it must be restarted, as Go writes them."""
-    return b'{"image":' + go_json_string(image) + b',"name":' + go_json_string(name) + b"}"
+    return b'{"image":' + json_string(image) + b',"name":' + json_string(name) + b"}"
 
 
 def container_hash_number(name: bytes, image: bytes) -> int:

@@ -8,7 +8,7 @@ for one thread at a time, and a second one is refused instead of being let in. A
 from __future__ import annotations
 
 import gc
-import secrets
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ class CRelistTable:
     """See `trio_kubelet.native.doors.RelistTableLike`."""
 
     def __init__(self) -> None:
-        table = _lib.tk_table_new(secrets.randbits(64))
+        table = _lib.tk_table_new(int.from_bytes(os.urandom(8), "little"))
         if table == _ffi.NULL:
             raise MemoryError
         self._table = _ffi.gc(table, _lib.tk_table_free)

@@ -14,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import DecodeError, FieldError, InvalidPod, ManifestError
+from trio_kubelet.api.managed_fields import ManifestPod, ManifestPodList, keep_spelling
 from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
@@ -44,16 +45,18 @@ class Origin(NamedTuple):
 
 def static_pod(data: bytes, origin: Origin) -> v1.Pod:
     """The static pod of a manifest with one Pod; raises `ManifestError`."""
-    return _single(_load(data), origin)
+    return _single(_load(data), data, origin)
 
 
 def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
     """The static pods of a manifest with a Pod or a PodList; raises `ManifestError`, naming the item."""
     tree = _load(data)
     if type_name(tree) != ("v1", "PodList"):
-        return [_single(tree, origin)]
+        return [_single(tree, data, origin)]
     pods = []
-    for index, pod in enumerate(decode(tree, v1.PodList).items or ()):
+    manifest = decode(tree, ManifestPodList)
+    keep_spelling(manifest, data)
+    for index, pod in enumerate(manifest.items or ()):
         try:
             pods.append(_make(pod, origin))
         except ManifestError as exc:
@@ -64,12 +67,14 @@ def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
     return pods
 
 
-def _single(tree: Any, origin: Origin) -> v1.Pod:
+def _single(tree: Any, data: bytes, origin: Origin) -> v1.Pod:
     name = type_name(tree)
     if name != ("v1", "Pod"):
         field = "kind" if name.kind != "Pod" else "apiVersion"
         raise ManifestError([FieldError(field, f"{name.api_version}/{name.kind} is not a v1 Pod")])
-    return _make(decode(tree, v1.Pod), origin)
+    pod = decode(tree, ManifestPod)
+    keep_spelling(pod, data)
+    return _make(pod, origin)
 
 
 def _load(data: bytes) -> Any:
@@ -79,7 +84,7 @@ def _load(data: bytes) -> Any:
         raise ManifestError([FieldError("", str(exc))]) from None
 
 
-def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
+def _make(pod: ManifestPod, origin: Origin) -> v1.Pod:
     """Turn a decoded pod into this node's static pod, in place."""
     if not pod.metadata.name:
         missing = FieldError("metadata.name", "name is needed for the pod")
@@ -100,7 +105,7 @@ def _make(pod: v1.Pod, origin: Origin) -> v1.Pod:
     return plain(pod)
 
 
-def _uid(pod: v1.Pod, origin: Origin) -> str:
+def _uid(pod: ManifestPod, origin: Origin) -> str:
     """The pod's identity: its content, and where it was found."""
     place = f"url:{origin.location}"
     if origin.source == FILE_SOURCE:

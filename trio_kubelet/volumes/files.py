@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 
 from trio_kubelet.volumes.linux import mounts_below, unmount
 from trio_kubelet.volumes.mount_points import can_tell, enter, mounted_volumes
@@ -159,7 +158,7 @@ def _remove_below(name: str, top: int) -> bool:
                     if not entry.is_dir(follow_symlinks=False):
                         os.unlink(entry.name, dir_fd=directory)
                         continue
-                    moved = secrets.token_hex(16)
+                    moved = os.urandom(16).hex()
                     os.rename(entry.name, moved, src_dir_fd=directory, dst_dir_fd=top)
                     if len(pending) < _MOST_PENDING:
                         pending.append(moved)

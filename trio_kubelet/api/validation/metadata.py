@@ -10,6 +10,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
+from trio_kubelet.api.managed_fields import ManifestMetadata
 from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.tolerations import decimal_integer
 from trio_kubelet.api.validation.formats import (
@@ -32,6 +33,8 @@ _TOLERATIONS_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/tolerations"
 _DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 
 MAX_ANNOTATIONS: Final = 256 * 1024
+_MAX_FIELD_MANAGER: Final = 128
+_MAX_SUBRESOURCE: Final = 256
 _FINALIZERS: Final = ("kubernetes", "orphan", "foregroundDeletion")
 
 
@@ -47,6 +50,9 @@ def validate_metadata(metadata: v1.ObjectMeta, problems: Problems) -> None:
     validate_annotations(metadata.annotations, f"{here}.annotations", problems)
     _owners(metadata.owner_references or [], f"{here}.ownerReferences", problems)
     _finalizers(metadata.finalizers or [], f"{here}.finalizers", problems)
+    if isinstance(metadata, ManifestMetadata):
+        for index, entry in enumerate(metadata.managed_fields or ()):
+            _managed(entry, f"{here}.managedFields[{index}]", problems)
 
 
 def validate_labels(labels: Mapping[str, str] | None, here: str, problems: Problems) -> None:
@@ -95,6 +101,24 @@ def _finalizers(finalizers: list[str], here: str, problems: Problems) -> None:
         if "/" not in finalizer and finalizer not in _FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             problems.invalid(f"{here}[{index}]", finalizer, why)
+
+
+def _managed(entry: v1.ManagedFieldsEntry, here: str, problems: Problems) -> None:
+    if entry.operation not in ("Apply", "Update"):
+        problems.invalid(f"{here}.operation", entry.operation, "must be `Apply` or `Update`")
+    if entry.fields_type not in ("", "FieldsV1"):
+        problems.invalid(f"{here}.fieldsType", entry.fields_type, "must be `FieldsV1`")
+    manager = entry.manager.encode()
+    if len(manager) > _MAX_FIELD_MANAGER:
+        problems.too_long(f"{here}.manager", _MAX_FIELD_MANAGER)
+    position = 0
+    for char in entry.manager:
+        if not char.isprintable():
+            why = f"invalid character U+{ord(char):04X} (at position {position})"
+            problems.invalid(f"{here}.manager", entry.manager, why)
+        position += len(char.encode())
+    if len(entry.subresource.encode()) > _MAX_SUBRESOURCE:
+        problems.too_long(f"{here}.subresource", _MAX_SUBRESOURCE)
 
 
 def validate_pod_annotations(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from trio_kubelet.api.errors import FieldError
 from trio_kubelet.api.quantity import ZERO, Quantity, parse
+from trio_kubelet.common.log import go_quote
 
 
 def amount(text: str) -> Quantity:
@@ -37,7 +38,7 @@ class Problems:
         self.add(here, "Required value", why)
 
     def invalid(self, here: str, value: object, why: str) -> None:
-        """`value` is shown as JSON has it."""
+        """`value` is shown as JSON has it, or as Go quotes texts."""
         self.add(here, f"Invalid value: {_shown(value)}", why)
 
     def unsupported(self, here: str, value: str, supported: Iterable[str]) -> None:
@@ -91,4 +92,6 @@ class Problems:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return go_quote(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

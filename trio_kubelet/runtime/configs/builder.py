@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -302,7 +301,7 @@ def _new_termination_log(pod: v1.Pod, container: v1.Container, node: NodeContext
     """An empty file of its own for each container that starts, writable for any user."""
     directory = container_dir(node.root_dir, pod.metadata.uid, container.name)
     make_dirs(directory)
-    path = f"{directory}/{secrets.token_hex(4)}"
+    path = f"{directory}/{os.urandom(4).hex()}"
     write_small(path, b"", mode=_TERMINATION_LOG_MODE)
     return path
 

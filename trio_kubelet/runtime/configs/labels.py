@@ -7,7 +7,6 @@ They are all the agent knows about a container whose pod is gone, so what is nee
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.tree import json_text
 from trio_kubelet.native.hashes import container_hash
-from trio_kubelet.native.pure_hashes import go_json_string
 from trio_kubelet.observed.types import POD_UID as POD_UID
 
 POD_NAME = "io.kubernetes.pod.name"
@@ -120,7 +119,7 @@ def container_annotations(pod: v1.Pod, container: v1.Container, restart_count: i
     if container.lifecycle is not None and container.lifecycle.pre_stop is not None:
         notes[PRE_STOP_HANDLER] = _handler_json(container.lifecycle.pre_stop)
     if container.ports:
-        notes[CONTAINER_PORTS] = _go_json([_port_fields(port) for port in container.ports])
+        notes[CONTAINER_PORTS] = json_text([_port_fields(port) for port in container.ports])
     return notes
 
 
@@ -195,7 +194,7 @@ def _handler_json(handler: v1.LifecycleHandler) -> str:
         fields["tcpSocket"] = {"port": socket.port, **({"host": socket.host} if socket.host else {})}
     if handler.sleep is not None:
         fields["sleep"] = {"seconds": handler.sleep.seconds}
-    return _go_json(fields)
+    return json_text(fields)
 
 
 def _port_fields(port: v1.ContainerPort) -> dict[str, Any]:
@@ -206,14 +205,3 @@ def _port_fields(port: v1.ContainerPort) -> dict[str, Any]:
         **({"protocol": port.protocol} if port.protocol else {}),
         **({"hostIP": port.host_ip} if port.host_ip else {}),
     }
-
-
-def _go_json(value: Any) -> str:
-    """JSON as Go's encoder writes it: no spaces, HTML-safe strings."""
-    if isinstance(value, str):
-        return go_json_string(value.encode("utf-8", "surrogateescape")).decode()
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_go_json(key)}:{_go_json(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_go_json, value)) + "]"
-    return json.dumps(value)
