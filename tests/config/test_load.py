@@ -274,6 +274,7 @@ def test_all_wrong_fields_are_named_at_once(config_file: Any) -> None:
         ("kind: KubeletConfiguration", "apiVersion is missing, expected kubelet.config.k8s.io/v1beta1"),
         ("apiVersion: kubelet.config.k8s.io/v1beta1", "kind is missing, expected KubeletConfiguration"),
         ("apiVersion: kubelet.config.k8s.io/v1\nkind: KubeletConfiguration", "'kubelet.config.k8s.io/v1'"),
+        (f"{HEAD}apiversion: v1", "apiVersion is 'v1', expected kubelet.config.k8s.io/v1beta1"),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: str, problem: str) -> None:

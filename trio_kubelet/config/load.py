@@ -283,8 +283,9 @@ def _read(path: str, what: str) -> tuple[dict[str, Any], list[str]]:
     raw = document.value
     if not isinstance(raw, dict):
         raise ConfigurationError(f"{what}: expected a {KIND} object, got {describe(raw)}")
+    names = {key.lower(): value for key, value in raw.items()}  # these two are looked for in any case
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        value = raw.get(field)
+        value = names.get(field.lower())
         if value != wanted:
             problem = f"is {value!r}" if value else "is missing"
             raise ConfigurationError(f"{what}: {field} {problem}, expected {wanted}")
