@@ -26,6 +26,7 @@ from trio_kubelet.pods.admission.sysctls import SysctlAllowlist, safe_sysctls
 from trio_kubelet.pods.status.generate import rejected_status
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "admission.json").read_text())
+PREDICATES = json.loads((Path(__file__).parents[1] / "golden" / "admission-predicates.json").read_text())
 # The recorded node had 2 CPUs; its allocatable memory follows from the recorded amount that was short.
 NODE = NodeFacts(
     name="node1",
@@ -37,6 +38,28 @@ SYSCTLS = SysctlAllowlist([*safe_sysctls("6.1.0-18-amd64"), "net.core.*", "kerne
 
 def admit(pod: v1.Pod, *others: v1.Pod, node: NodeFacts = NODE) -> Decision:
     return decide(pod, Occupancy(others).beside(pod.metadata.uid), node, SYSCTLS)
+
+
+@pytest.mark.parametrize("case", PREDICATES["cases"])
+def test_recorded_predicates(case: dict[str, Any]) -> None:
+    """What was made up at random, as the kubelet answers it: reason, words, and who is ended for it."""
+    pod, node = msgspec.convert(case["pod"], v1.Pod), msgspec.convert(case["node"], v1.Node)
+    others = msgspec.convert(case["others"], list[v1.Pod])
+    facts = NodeFacts(
+        name=node.metadata.name,
+        labels={**(node.metadata.labels or {}), "kubernetes.io/os": "linux"},
+        allocatable=node.status.allocatable or {},
+        taints=node.spec.taints or (),
+        strict_supplemental_groups=case["node"]["status"].get("features")
+        == {"supplementalGroupsPolicy": True},
+    )
+    decision, answer = admit(pod, *others, node=facts), case["answer"]
+    if isinstance(decision, Reject):
+        assert {"reason": decision.reason, "message": decision.message} == answer
+    elif isinstance(decision, Preempt):
+        assert {"admit": True, "victims": [victim.metadata.name for victim in decision.victims]} == answer
+    else:
+        assert answer == {"admit": True}
 
 
 def with_requests(name: str, *, source: str = "api", priority: int | None = None, **requests: Any) -> v1.Pod:

@@ -55,7 +55,9 @@ def test_sums_are_those_of_the_pods_that_are_there(doings: list[Any], asked: str
     assert len(found) == len(others)
     assert found.pods() == others
     for name in NAMES:
-        assert found.requested(name) == sum(pod_requests(pod).get(name, 0) for pod in others)
+        assert found.requested(name) == sum(
+            amounts.counted(name, pod_requests(pod).get(name, 0)) for pod in others
+        )
     taken = {port for pod in others for port in host_ports(pod)}
     for address in ("0.0.0.0", "127.0.0.1", "10.0.0.1"):
         for number in range(1, 5):
@@ -93,7 +95,8 @@ def test_the_ports_of_a_large_pod_are_gone_through_once(addresses: list[str]) ->
     ports = [(ip, number) for ip in addresses for number in range(1, 5001)]
     ports += [(f"10.1.{each >> 8}.{each & 255}", 9000) for each in range(5000)]
     pod = one("large", {}, ports)
-    others = Occupancy([pod]).beside("uid-large")
     began = time.process_time()
+    others = Occupancy([pod]).beside("uid-large")
+    counted = time.process_time()
     assert not any(map(others.have_port, host_ports(pod)))
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - counted < 20 * (counted - began)  # each against each: thousands of times

@@ -84,7 +84,7 @@ def _matches_term(term: v1.NodeSelectorTerm, labels: Mapping[str, str], name: st
         return False
     if any(each.operator not in ("In", "NotIn") or len(each.values or ()) != 1 for each in match_fields):
         return False
-    fields = {"metadata.name": name}
+    fields = {**{each.key: "" for each in match_fields}, "metadata.name": name}
     return all(_matches(requirement, labels) for requirement in expressions) and (
         not name or all(_matches(requirement, fields) for requirement in match_fields)
     )

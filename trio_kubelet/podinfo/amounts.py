@@ -40,6 +40,11 @@ def milli(nanos: int) -> int:
     return -(-nanos // 10**6)
 
 
+def counted(resource: str, nanos: int) -> int:
+    """An amount as nodes count it: CPU in thousandths, others in units, rounded up."""
+    return milli(nanos) if resource == "cpu" else whole(nanos)
+
+
 def amounts(resources: Mapping[str, str] | None) -> Amounts:
     """A resource list as numbers."""
     return {name: amount(quantity) for name, quantity in (resources or {}).items()}

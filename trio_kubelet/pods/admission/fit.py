@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.selectors import matches_terms
 from trio_kubelet.api.tolerations import tolerates
-from trio_kubelet.podinfo.amounts import amounts, milli, whole
+from trio_kubelet.podinfo.amounts import amounts, counted, whole
 from trio_kubelet.podinfo.totals import claimed_resources, pod_requests
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.admission.occupancy import Others, host_ports
@@ -103,9 +103,7 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
     if len(others) + 1 > room:
         found.append(Insufficient("pods", 1, len(others), room))
     wanted = {
-        name: amount
-        for name, amount in pod_requests(_without_claimed(pod)).items()
-        if amount and not (is_extended(name) and name not in allocatable)
+        name: amount for name, amount in pod_requests(_without_elsewhere(pod, allocatable)).items() if amount
     }
     if not wanted:
         return found
@@ -113,18 +111,22 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
     for name in (*first, *sorted(set(wanted) - {*first})):
         if name not in wanted or (name not in first and not _is_scalar(name)):
             continue
-        count = milli if name == "cpu" else whole
-        requested, taken, capacity = map(
-            count, (wanted[name], others.requested(name), allocatable.get(name, 0))
-        )
+        requested, taken = counted(name, wanted[name]), others.requested(name)
+        capacity = counted(name, allocatable.get(name, 0))
         if requested > capacity - taken:
             found.append(Insufficient(name, requested, taken, capacity))
     return found
 
 
-def _without_claimed(pod: v1.Pod) -> v1.Pod:
-    """The pod without what a driver of dynamic resources gives it: the node has that in another way."""
-    if pod.status.extended_resource_claim_status is None:
+def _without_elsewhere(pod: v1.Pod, here: Collection[str]) -> v1.Pod:
+    """The pod without what its containers do not get from the node: what a driver of dynamic resources gives
+    them, and extended resources that are not `here`, for they are the cluster's.
+    """
+    containers, first = pod.spec.containers or [], pod.spec.init_containers or []
+    named = {name for each in (*containers, *first) for name in each.resources.requests or ()}
+    if pod.status.extended_resource_claim_status is None and not any(
+        is_extended(name) and name not in here for name in named
+    ):
         return pod
 
     def rest(container: v1.Container) -> v1.Container:
@@ -132,21 +134,20 @@ def _without_claimed(pod: v1.Pod) -> v1.Pod:
         left = {
             name: text
             for name, text in (resources.requests or {}).items()
-            if name not in claimed or not (is_extended(name) or name.startswith(_OF_DEVICE_CLASS))
+            if not (is_extended(name) and (name not in here or name in claimed))
+            and not (name.startswith(_OF_DEVICE_CLASS) and name in claimed)
         }
         return replace(container, resources=replace(resources, requests=left))
 
-    spec = pod.spec
-    containers, first = map(rest, spec.containers or ()), map(rest, spec.init_containers or ())
-    return replace(pod, spec=replace(spec, containers=[*containers], init_containers=[*first]))
+    spec = replace(pod.spec, containers=[*map(rest, containers)], init_containers=[*map(rest, first)])
+    return replace(pod, spec=spec)
 
 
 def request_of(pod: v1.Pod, resource: str) -> int:
     """What the pod takes of a resource, in the unit of `Insufficient`."""
     if resource == "pods":
         return 1
-    amount = pod_requests(pod).get(resource, 0)
-    return milli(amount) if resource == "cpu" else whole(amount)
+    return counted(resource, pod_requests(pod).get(resource, 0))
 
 
 def is_extended(name: str) -> bool:
@@ -155,7 +156,11 @@ def is_extended(name: str) -> bool:
 
 
 def _is_scalar(name: str) -> bool:
-    return is_extended(name) or name.startswith(("hugepages-", "attachable-volumes-")) or "/" in name
+    return (
+        is_extended(name)
+        or name.startswith(("hugepages-", "attachable-volumes-"))
+        or "kubernetes.io/" in name
+    )
 
 
 # Node selector and affinity

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.podinfo.amounts import Amounts, add
+from trio_kubelet.podinfo.amounts import add, counted
 from trio_kubelet.podinfo.totals import pod_requests
 
 ANYWHERE = "0.0.0.0"
@@ -28,7 +28,7 @@ class HostPort(NamedTuple):
 
 class _Taken(NamedTuple):
     pod: v1.Pod
-    requests: Amounts
+    requests: dict[str, int]
     ports: frozenset[HostPort]
 
 
@@ -51,7 +51,7 @@ class Occupancy:
 
     def __init__(self, pods: Iterable[v1.Pod] = ()) -> None:
         self._taken: dict[str, _Taken] = {}
-        self._requested: Amounts = {}
+        self._requested: dict[str, int] = {}
         self._ports: dict[tuple[str, int], Counter[str]] = {}
         for pod in pods:
             self.put(pod)
@@ -67,7 +67,8 @@ class Occupancy:
             if known.pod is pod:
                 return
             self._count(known, -1)
-        self._taken[uid] = taken = _Taken(pod, pod_requests(pod), host_ports(pod))
+        requests = {name: counted(name, nanos) for name, nanos in pod_requests(pod).items()}
+        self._taken[uid] = taken = _Taken(pod, requests, host_ports(pod))
         self._count(taken, 1)
 
     def drop(self, uid: str) -> None:
@@ -105,7 +106,7 @@ class Others:
         return [taken.pod for uid, taken in self._all._taken.items() if uid != self._uid]
 
     def requested(self, resource: str) -> int:
-        """What they request of a resource, in 10⁻⁹ of its unit."""
+        """What they request of a resource, each as nodes count it (`counted`)."""
         return self._all._requested.get(resource, 0) - self._own().requests.get(resource, 0)
 
     def have_port(self, port: HostPort) -> bool:
