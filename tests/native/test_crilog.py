@@ -83,8 +83,18 @@ def test_json_lines(cls: type[PureLogFilter]) -> None:
 
 
 @BOTH
+def test_a_line_of_no_stream_ends_a_log_of_json(cls: type[PureLogFilter]) -> None:
+    """As of the kubelet's reader; null is as if a member were not there."""
+    log_filter = cls(LogOptions(since_ns=1))
+    assert log_filter.copy(b'{"log":null,"stream":"x","time":null}\n').output == b""  # older than asked for
+    assert log_filter.copy(b'{"log":"a","stream":"stdout","time":"2016-10-20T18:39:20Z"}\n').output == b"a"
+    with pytest.raises(UnsupportedLog, match='unexpected stream type "x"'):
+        log_filter.copy(b'{"log":"b","stream":"x","time":"2016-10-20T18:39:20Z"}\n')
+
+
+@BOTH
 def test_neither_format(cls: type[PureLogFilter]) -> None:
-    with pytest.raises(UnsupportedLog, match="unsupported log format: 'hello"):
+    with pytest.raises(UnsupportedLog, match=r'unsupported log format: "hello\\n"'):
         cls(LogOptions()).copy(b"hello\n")
 
 

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from trio_kubelet.common.log import go_quote
+
 EVERYTHING: Final = -1
 """No limit of lines or bytes."""
 
@@ -45,7 +47,7 @@ class Copied(NamedTuple):
 
 
 class UnsupportedLog(Exception):
-    """The first line has neither format."""
+    """The first line has neither format, or one of Docker's is of no stream."""
 
 
 class BadLine(Exception):
@@ -62,9 +64,9 @@ class Message(NamedTuple):
 
 
 class _JSONLine(msgspec.Struct):
-    log: str = ""
-    stream: str = ""
-    time: str = "0001-01-01T00:00:00Z"
+    log: str | None = None
+    stream: str | None = None
+    time: str | None = None
 
 
 def read_stamp(text: str) -> tuple[int, str]:
@@ -117,8 +119,8 @@ def read_json(line: bytes) -> Message:
         found = msgspec.json.decode(line, type=_JSONLine)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise BadLine(str(exc)) from None
-    time_ns, stamp = read_stamp(found.time)
-    return Message(time_ns, stamp, found.stream, found.log.encode("utf-8", "surrogatepass"))
+    time_ns, stamp = read_stamp("0001-01-01T00:00:00Z" if found.time is None else found.time)
+    return Message(time_ns, stamp, found.stream or "", (found.log or "").encode("utf-8", "surrogatepass"))
 
 
 class PureLogFilter:
@@ -174,9 +176,12 @@ class PureLogFilter:
         options = self.options
         if options.since_ns is not None and message.time_ns < options.since_ns:
             return False
-        return (message.stream == "stdout" and options.stdout) or (
-            message.stream == "stderr" and options.stderr
-        )
+        match message.stream:
+            case "stdout":
+                return options.stdout
+            case "stderr":
+                return options.stderr
+        raise UnsupportedLog(f"unexpected stream type {go_quote(message.stream)}")
 
     def _cut(self, message: Message) -> bytes:
         line = message.content
@@ -195,5 +200,5 @@ class PureLogFilter:
                 continue
             self._read, self._settled = read, True
             return
-        shown = line[:200].decode("utf-8", "replace")
-        raise UnsupportedLog(f"failed to get parse function: unsupported log format: {shown!r}")
+        shown = go_quote(line[:200].decode("utf-8", "surrogateescape"))
+        raise UnsupportedLog(f"failed to get parse function: unsupported log format: {shown}")
