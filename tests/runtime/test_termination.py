@@ -83,6 +83,8 @@ def test_only_the_last_lines_and_bytes_of_a_log(tmp_path: Path) -> None:
         (line("a") + b"nonsense\n" + line("b"), b"a\nb\n"),
         (line("a") + line("open")[:-1], b"a\nopen"),
         (line("with\rreturn") + line(""), b"with\rreturn\n\n"),
+        (line("a") + line("b").replace(b"T0", b"T9") + line("c"), b"a\nc\n"),
+        (b'{"log":"x\\n","stream":"stderr","time":"2024-01-01T00:00:00Z"}\n', b"x\n"),
     ],
 )
 def test_lines(data: bytes, text: bytes) -> None:
@@ -92,6 +94,8 @@ def test_lines(data: bytes, text: bytes) -> None:
 def test_another_format_is_refused() -> None:
     with pytest.raises(UnknownLogFormat):
         log_tail(b'{"log":"x"}\n', 80)
+    with pytest.raises(UnknownLogFormat):
+        log_tail(line("a").replace(b"T0", b"T9"), 80)
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))

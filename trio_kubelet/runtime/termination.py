@@ -23,11 +23,10 @@ FALLBACK_TO_LOGS = "FallbackToLogsOnError"
 
 _BLOCK = 64 * 1024
 _MOST_READ = 4 * 1024 * 1024  # of 80 lines, which runtimes cut into pieces of 16 KiB
-_CRI_LINE = re.compile(rb"(?P<time>[0-9T:.+Z-]+) (?:stdout|stderr) (?P<tags>[^ ]*) (?P<text>.*)", re.DOTALL)
 
 
 class UnknownLogFormat(ValueError):
-    """A log line is not in the CRI format."""
+    """A log of which the first line has no format of logs."""
 
 
 def read_termination_message(file_path: str, log_path: str, fallback_to_logs: bool) -> str:
@@ -71,9 +70,7 @@ def read_tail(path: str, limit: int) -> bytes:
 
 
 def read_log_tail(path: str) -> bytes:
-    """The text of the last lines of a CRI log, cut to its last bytes. Raises OSError,
-    UnknownLogFormat.
-    """
+    """The text of the last lines of a log, cut to its last bytes. Raises OSError, UnknownLogFormat."""
     with open(open_regular(path), "rb") as file:
         position = file.seek(0, 2)
         data = b""
@@ -88,21 +85,17 @@ def read_log_tail(path: str) -> bytes:
 
 
 def log_tail(data: bytes, lines: int) -> bytes:
-    """The joined text of the last `lines` complete lines (fewer: of all lines) of CRI log data.
+    """The joined text of the last `lines` complete lines (fewer: of all lines) of a log's data.
 
-    Lines that make no sense are skipped; if the very first one does, this is another format.
+    Lines that make no sense are skipped; if the very first one does, this is another format. Raises
+    UnknownLogFormat.
     """
-    parts = re.findall(rb"[^\n]*\n|[^\n]+", data)  # only line feeds end a line, unlike splitlines()
-    complete = sum(part.endswith(b"\n") for part in parts)
-    wanted = parts[max(0, complete - lines) :][:lines]
-    text = b""
-    for number, line in enumerate(wanted):
-        match = _CRI_LINE.fullmatch(line)
-        if match is None:
-            if number == 0:
-                shown = go_quote(line[:200].decode("utf-8", "surrogateescape"))
-                raise UnknownLogFormat(f"failed to get parse function: unsupported log format: {shown}")
-            continue
-        partial = match["tags"].split(b":")[0] == b"P"
-        text += match["text"].removesuffix(b"\n") if partial else match["text"]
-    return text
+    from trio_kubelet.native.crilog import LogFilter  # containers that fail without a word are few
+    from trio_kubelet.native.pure_crilog import LogOptions, UnsupportedLog
+
+    ends = [match.end() for match in re.finditer(b"\n", data)]
+    start = ends[-lines - 1] if len(ends) > lines else 0
+    try:
+        return LogFilter(LogOptions(lines=lines)).copy(data[start:], final=True).output
+    except UnsupportedLog as error:
+        raise UnknownLogFormat(str(error)) from None
