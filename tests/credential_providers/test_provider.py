@@ -261,7 +261,7 @@ def test_patterns_fit_their_images(
     host: list[str], port: str, path: list[str], more: list[str], data: st.DataObject
 ) -> None:
     image = ".".join(host) + port + "".join(f"/{part}" for part in (*path, *more))
-    starred = [data.draw(st.sampled_from([part, "*", part[0] + "*", "?" * len(part)])) for part in host]
+    starred = [data.draw(st.sampled_from([part, "*", part[0] + "*", "*" + part[-1]])) for part in host]
     pattern = ".".join(starred) + port + "".join(f"/{part}" for part in path)
     assert matches(pattern, image)
     assert not matches(f"*.{pattern}", image)

@@ -96,6 +96,8 @@ def _split_host(image: str) -> tuple[str, str]:
 
 def _check_digest(image: str, digest: str) -> None:
     algorithm, _, encoded = digest.partition(":")
+    if algorithm.lower() != algorithm:
+        raise _invalid(image, "invalid checksum digest format")
     length = _DIGEST_LENGTHS.get(algorithm)
     if length is None:
         raise _invalid(image, "unsupported digest algorithm")

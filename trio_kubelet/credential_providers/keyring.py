@@ -7,13 +7,13 @@ tried first; Docker Hub's historic name fits images without a host.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -115,12 +115,13 @@ def _logins(entries: _Entries) -> dict[str, Login]:
 def _login(entry: _Entry) -> Login:
     if not entry.auth:
         return Login(entry.username or "", entry.password or "", entry.email or "")
+    auth = re.sub(r"[\r\n]", "", entry.auth)  # as `base64` breaks its lines, and Go's decoder passes over
+    padded = auth if auth.endswith("=") else auth + "=" * (-len(auth) % 4)
     try:
-        auth = re.sub(r"[\r\n]", "", entry.auth)  # as `base64` breaks its lines, and Go's decoder passes over
-        padded = auth + "=" * (-len(auth) % 4)
-        username, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
+        told = b"" if len(padded) % 4 else binascii.a2b_base64(padded, strict_mode=True)
     except (binascii.Error, ValueError):
-        username = colon = password = ""
+        told = b""
+    username, colon, password = told.decode("utf-8", "replace").partition(":")
     if not colon:
         raise InvalidDockerConfig(
             "unable to parse auth field, must be formatted as base64(username:password)"
@@ -163,11 +164,16 @@ class Keyring:
 
 def matches(location: str, image: str) -> bool:
     """Whether an entry's location (`*.example.org:5000/team`) fits an image."""
-    host, port, path = _split(location)
-    image_host, image_port, image_path = _split(image)
-    if port != image_port or len(host) != len(image_host) or not image_path.startswith(path):
+    wanted, given = _split(location), _split(image)
+    if wanted is None or given is None:
         return False
-    return all(_part_matches(pattern, part) for pattern, part in zip(host, image_host, strict=True))
+    if (
+        wanted.port != given.port
+        or len(wanted.host) != len(given.host)
+        or not given.path.startswith(wanted.path)
+    ):
+        return False
+    return all(_part_matches(pattern, part) for pattern, part in zip(wanted.host, given.host, strict=True))
 
 
 def is_hub_image(image: str) -> bool:
@@ -189,39 +195,48 @@ def _location(registry: str) -> str:
     return host if path == "/" else host + path
 
 
-def _split(location: str) -> tuple[list[str], str, str]:
+class _Place(NamedTuple):
     """Host by its parts, port and path."""
+
+    host: list[str]
+    port: str
+    path: str
+
+
+# What Go takes for a host and a port, behind what could be a user.
+_AUTHORITY: Final = re.compile(
+    r"(?:[^@]*@)?(?P<host>\[[^\[\]]*\]|[\w.~!$&'()*+,;=<>\"\x80-\U0010ffff-]*)(?P<port>:[0-9]*)?",
+    re.ASCII,
+)
+
+
+def _split(location: str) -> _Place | None:
+    """The parts of a location, None for one that is no URL."""
     address, slash, path = location.partition("/")
-    host, port = address, ""
-    if re.search(r"(^[^:\]]*|\]):[^:]*$", address):
-        host, _, port = address.rpartition(":")
+    match = _AUTHORITY.fullmatch(address)
+    if match is None or re.search(r"%(?![0-9a-fA-F]{2})", path):
+        return None
+    host = match["host"]
+    if match["port"]:
         host = host.removeprefix("[").removesuffix("]")
-    return host.split("."), port, slash + path
+    return _Place(host.split("."), (match["port"] or "").removeprefix(":"), unquote(slash + path))
 
 
 def _part_matches(pattern: str, part: str) -> bool:
-    """Go's `filepath.Match`: `*`, `?`, `[a-z]`, `[^a]`, backslash; a senseless pattern fits nothing."""
-    expression, position = "", 0
-    while position < len(pattern):
-        sign = pattern[position]
-        position += 1
-        if sign == "*":
-            expression += ".*"
-        elif sign == "?":
-            expression += "."
-        elif sign == "[":
-            end = pattern.find("]", position + 1)
-            if end < 0:
-                return False
-            inside = pattern[position:end].replace("[", r"\[")
-            expression += f"[{inside}]"
-            position = end + 1
-        else:
-            if sign == "\\" and position < len(pattern):
-                sign = pattern[position]
-                position += 1
-            expression += re.escape(sign)
-    try:
-        return re.fullmatch(expression, part, re.DOTALL) is not None
-    except re.error:
+    """Go's `filepath.Match` with what can stand in a host of its URLs: `*`, any number of any characters.
+
+    Patterns come from pods' secrets: what this takes grows with the length of both and no more.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == part
+    *between, last = rest
+    at, end = len(first), len(part) - len(last)
+    if at > end or not (part.startswith(first) and part.endswith(last)):
         return False
+    for piece in between:
+        found = part.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
