@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -13,6 +15,7 @@ import trio.testing
 
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers.keyring import Credential, Keyring, Login, SecretSource
+from trio_kubelet.kube import pull_secrets
 from trio_kubelet.kube.pull_secrets import NODE_CONFIG_LIFE, NodeLogins, PullSecrets
 from trio_kubelet.podinfo.doors import ObjectError
 
@@ -31,6 +34,9 @@ class Objects:
         "other": v1.Secret(type="Opaque", data={".dockerconfigjson": config("other")}),
     }
 
+    def __init__(self, **secrets: v1.Secret) -> None:
+        self._given = secrets or self.secrets
+
     def register(self, pod: v1.Pod) -> None: ...
 
     def unregister(self, uid: str) -> None: ...
@@ -41,7 +47,7 @@ class Objects:
     async def secret(self, namespace: str, name: str) -> v1.Secret | None:
         if name == "away":
             raise ObjectError("the API server does not answer")
-        return self.secrets.get(name)
+        return self._given.get(name)
 
     async def service_account_token(self, pod: v1.Pod, source: v1.ServiceAccountTokenProjection) -> str:
         raise NotImplementedError
@@ -114,6 +120,36 @@ async def test_plugins_come_last(tmp_path: Path) -> None:
     pod = a_pod("one")
     assert await users(secrets, pod, "foo.bar/app") == ["one", "node", "plugin"]
     assert asked == [pod]
+
+
+async def test_large_secrets_are_read_and_looked_through_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod names as many as it likes, with tens of thousands of logins each."""
+    login = {"username": "large", "password": "hidden"}
+    many = {f"{place}foo.bar/team/{n}": login for n in range(2000) for place in ("", "*")}
+    large = v1.Secret(type=TYPE, data={".dockerconfigjson": json.dumps({"auths": many}).encode()})
+    threads: list[threading.Thread] = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*args)
+
+        return call
+
+    parse = pull_secrets._FORMATS[TYPE][1]
+    monkeypatch.setitem(pull_secrets._FORMATS, TYPE, (".dockerconfigjson", watched(parse)))
+    monkeypatch.setattr(Keyring, "lookup", watched(Keyring.lookup))
+    secrets = PullSecrets(
+        Objects(one=Objects.secrets["one"], large=large), Events(), NodeLogins(str(tmp_path), "")
+    )
+    pod = a_pod(*["large"] * 500, "one", "large")
+    assert await users(secrets, pod, "foo.bar/team/1999") == [*["large"] * 4, "one", *["large"] * 4]
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads
+    assert await users(secrets, a_pod("one"), "foo.bar/app") == ["one"]
+    assert threads[3:] == [threading.main_thread()] * 2
 
 
 async def test_a_login_knows_its_secret(tmp_path: Path) -> None:

@@ -274,6 +274,26 @@ async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojum
         assert caught.value.message == "denied"
 
 
+async def test_a_pod_with_many_credentials_holds_up_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Each is tried in a turn of its own, and there is an end."""
+    async with world(tmp_path) as here:
+        asker, took = Asker(here, serialize=True), list[float]()
+
+        async def neighbour() -> None:
+            await trio.sleep(1)
+            await asker.ask("localhost/slow-1:1", uid="uid-2")
+            took.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour)
+            secret = Secret(*(f"user-{n}" for n in range(20_000)))
+            with pytest.raises(ImageError) as caught:
+                await asker.ask("localhost/slow-2-denied:1", pull_secrets=(secret,))
+        assert "pull access denied" in caught.value.message
+        assert took == [pytest.approx(3, abs=0.1)]
+        assert asker.pulls == 101
+
+
 def test_the_user_of_an_image() -> None:
     assert image_user(cri.Image(uid=cri.Int64Value(value=7))).uid == 7
     named = image_user(cri.Image(username="web"))

@@ -6,15 +6,16 @@ A secret that is missing or makes no sense is told, and the pull is tried withou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.caching import Shared
-from trio_kubelet.common.lanes import NODE_FILES
+from trio_kubelet.common.lanes import CONFIGS, NODE_FILES, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import (
+    Credential,
     InvalidDockerConfig,
     Keyring,
     Login,
@@ -22,10 +23,14 @@ from trio_kubelet.credential_providers.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
-from trio_kubelet.podinfo.doors import ClusterObjects, ObjectError, PodRecorderDoor, read_all
+from trio_kubelet.podinfo.doors import ClusterObjects, PodRecorderDoor, read_all
 
 log = get_logger(__name__)
 
+_MUCH: Final = 64 * 1024
+"""Bytes of a pod's pull secrets above which they are read and looked through in a thread: they are the pod's
+to choose, a megabyte each.
+"""
 NODE_CONFIG_LIFE: Final = 300.0
 """Seconds after which the node's own configuration is read again."""
 
@@ -59,25 +64,26 @@ class PullSecrets:
             found.append(self._plugins(pod))
         return found
 
-    async def _of_pod(self, pod: v1.Pod) -> Keyring:
-        keyring = Keyring()
+    async def _of_pod(self, pod: v1.Pod) -> PullSecret | None:
         objects, namespace = self._objects, pod.metadata.namespace
-        names = [ref.name for ref in pod.spec.image_pull_secrets or () if ref.name]
+        names = list(dict.fromkeys(ref.name for ref in pod.spec.image_pull_secrets or () if ref.name))
         if not names or objects is None:
-            return keyring
+            return None
         found = await read_all(names, lambda name: objects.secret(namespace, name))
-        failed = []
-        for name in names:
-            secret = found[name]
-            if secret is None or isinstance(secret, ObjectError):
-                failed.append(name)
-                continue
-            try:
-                keyring.add(_logins_of(secret), SecretSource(secret.metadata.uid, namespace, name))
-            except InvalidDockerConfig as error:
-                log.warning("Pull secret cannot be used", pod=pod, secret=name, err=error)
-                failed.append(name)
-        if failed:
+        secrets = {name: secret for name, secret in found.items() if isinstance(secret, v1.Secret)}
+        owner = pod.metadata.uid
+        much = sum(len(data) for secret in secrets.values() for data in (secret.data or {}).values()) > _MUCH
+        try:
+            gathered = (
+                await CONFIGS.run(_gather, secrets, namespace, owner=owner)
+                if much
+                else _gather(secrets, namespace)
+            )
+        except WorkHangs as error:
+            gathered = _Gathered(Keyring(), dict.fromkeys(secrets, error))
+        for name, why in gathered.failed.items():
+            log.warning("Pull secret cannot be used", pod=pod, secret=name, err=why)
+        if failed := [name for name in names if name not in secrets or name in gathered.failed]:
             self._events.record(
                 pod,
                 "Warning",
@@ -85,7 +91,42 @@ class PullSecrets:
                 f"Unable to retrieve some image pull secrets ({', '.join(failed)}); "
                 "attempting to pull the image may not succeed.",
             )
-        return keyring
+        if not gathered.keyring:
+            return None
+        return _Large(gathered.keyring, owner) if much else gathered.keyring
+
+
+class _Gathered(NamedTuple):
+    """The logins of secrets, and why those of some cannot be read."""
+
+    keyring: Keyring
+    failed: Mapping[str, Exception]
+
+
+def _gather(secrets: Mapping[str, v1.Secret], namespace: str) -> _Gathered:
+    gathered = _Gathered(Keyring(), failed := dict[str, Exception]())
+    for name, secret in secrets.items():
+        try:
+            logins = _logins_of(secret)
+        except InvalidDockerConfig as error:
+            failed[name] = error
+        else:
+            gathered.keyring.add(logins, SecretSource(secret.metadata.uid, namespace, name))
+    return gathered
+
+
+class _Large(NamedTuple):
+    """Logins, perhaps tens of thousands, that are looked through in a thread (implements `PullSecret`)."""
+
+    keyring: Keyring
+    owner: str
+
+    async def credentials(self, image: str) -> Sequence[Credential]:
+        try:
+            return await CONFIGS.run(self.keyring.lookup, image, owner=self.owner)
+        except WorkHangs as error:
+            log.warning("Pull secrets cannot be looked through", podUID=self.owner, err=error)
+            return ()
 
 
 class NodeLogins:

@@ -9,6 +9,7 @@ outlives those who want it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -37,6 +38,8 @@ from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason
 
 log = get_logger(__name__)
 
+_MOST_CREDENTIALS: Final = 100
+"""Of those that fit an image: secrets may hold tens of thousands, and each is tried in turn."""
 _FOUND_LASTS: Final = 1.0
 """Seconds. Of a hundred pods that come together most have the image of the one before."""
 
@@ -315,7 +318,7 @@ class ImageManager:
         pull = self._pulls[key] = _Pull()
         try:
             try:
-                pull.outcome = await self._pull_in_turn(request, spec, credentials)
+                pull.outcome = await self._pull_with_each(request, spec, credentials)
             except (CRIError, PullLimitExceeded) as error:
                 pull.outcome = error
         finally:
@@ -323,29 +326,27 @@ class ImageManager:
             pull.done.set()
         return _unwrap(pull.outcome)
 
-    async def _pull_in_turn(
+    async def _pull_with_each(
         self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
     ) -> _Pulled:
-        if self._turns is None:
-            return await self._pull_now(request, spec, credentials)
-        async with self._turns:
-            return await self._pull_now(request, spec, credentials)
-
-    async def _pull_now(
-        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
-    ) -> _Pulled:
-        """Pulls with each of the credentials until one works."""
-        if self._bucket is not None and not self._bucket.try_take(trio.current_time()):
-            raise PullLimitExceeded
-        started = trio.current_time()
+        """Pulls with each of the credentials until one works. Each is a turn of its own, so that those of one
+        pod do not hold up the images of others.
+        """
+        seconds = 0.0
         failures: list[CRIError] = []
         for used, auth in enumerate(credentials or (None,)):
-            try:
-                ref = await self._service.pull_image(spec, auth, request.sandbox_config)
-                return _Pulled(ref, trio.current_time() - started, None if auth is None else used)
-            except CRIError as error:
-                log.error("Failed to pull image", image=spec.image, err=error)
-                failures.append(error)
+            async with self._turns or contextlib.nullcontext():
+                started = trio.current_time()
+                if not used and self._bucket is not None and not self._bucket.try_take(started):
+                    raise PullLimitExceeded
+                try:
+                    ref = await self._service.pull_image(spec, auth, request.sandbox_config)
+                    seconds += trio.current_time() - started
+                    return _Pulled(ref, seconds, None if auth is None else used)
+                except CRIError as error:
+                    log.error("Failed to pull image", image=spec.image, err=error)
+                    failures.append(error)
+                    seconds += trio.current_time() - started
         raise _aggregate(failures)
 
     async def _inspect_quietly(self, spec: cri.ImageSpec) -> cri.Image:
@@ -393,7 +394,8 @@ class _Lookup:
         if self._found is None:
             repository = parse_image_name(self._request.image).repository
             secrets = self._request.pull_secrets
-            self._found = [found for secret in secrets for found in await secret.credentials(repository)]
+            found = [found for secret in secrets for found in await secret.credentials(repository)]
+            self._found = found[:_MOST_CREDENTIALS]
         return self._found
 
 
