@@ -53,6 +53,30 @@ def test_what_kubeadm_writes() -> None:
     assert parsed.client_certificate == parsed.client_key == Source(file=pem)
 
 
+def test_base64_may_have_lines() -> None:
+    lines = base64.encodebytes(b"CA" * 100).decode()
+    assert lines.count("\n") > 1
+    assert parse_kubeconfig(config({"certificate-authority-data": lines}), PATH).ca == Source(
+        data=b"CA" * 100
+    )
+
+
+@pytest.mark.parametrize("server", ["http://api:8080", "api:8080"])
+def test_nobody_says_who_they_are_without_tls(server: str) -> None:
+    """As client-go: what goes there can be read by anybody."""
+    user = {
+        "token": "t",
+        "tokenFile": "f",
+        "client-certificate": "c",
+        "client-key": "k",
+        "exec": {"command": "x"},
+    }
+    plain = parse_kubeconfig(config({"server": server}, user), PATH)
+    assert not (plain.token or plain.token_file or plain.client_certificate or plain.client_key)
+    assert plain.exec_plugin is None
+    assert parse_kubeconfig(config({"server": "HTTPS://api"}, user), PATH).token == "t"
+
+
 def test_relative_files_are_relative_to_the_kubeconfig() -> None:
     parsed = parse_kubeconfig(
         config(
@@ -100,6 +124,10 @@ def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
         (config({"server": ""}), "with a server"),
         (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
         (config(user={"username": "a", "password": "geheim"}), "not accepted"),
+        (
+            config(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}),
+            "exec: command is missing",
+        ),
         (config(user={"token": "geheim\n"}), "users: token: has characters"),
         (config(clusters=7), "clusters"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ class Source(msgspec.Struct, frozen=True):
 class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
     """A command that prints an ExecCredential (client-go's exec credential plugins)."""
 
-    command: str
+    command: str = ""
     args: list[str] | None = None
     env: list[dict[str, str]] | None = None
     api_version: str = "client.authentication.k8s.io/v1"
@@ -166,18 +167,22 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         )
     if not can_be_sent(user.token):
         raise KubeconfigError(f"{path}: users: token: has characters that no header may have")
-    base = os.path.dirname(os.path.abspath(path))
+    if user.exec_ is not None and not user.exec_.command:
+        raise KubeconfigError(f"{path}: users: exec: command is missing")
+    server, base = _with_scheme(cluster), os.path.dirname(os.path.abspath(path))
+    if not server.lower().startswith("https://"):
+        user = _User()  # as client-go: nothing secret goes where anybody can read it
 
     def source(inline: str, file: str, field: str) -> Source:
         if not inline:
             return Source(file=os.path.join(base, file) if file else "")
         try:
-            return Source(data=base64.b64decode(inline, validate=True))
+            return Source(data=base64.b64decode(re.sub(r"[\r\n]", "", inline), validate=True))
         except binascii.Error as exc:
             raise KubeconfigError(f"{path}: {field}: not base64: {exc}") from exc
 
     return ClientConfig(
-        server=_with_scheme(cluster).rstrip("/"),
+        server=server.rstrip("/"),
         ca=source(
             cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data"
         ),
