@@ -72,8 +72,7 @@ def test_nobody_says_who_they_are_without_tls(server: str) -> None:
         "exec": {"command": "x"},
     }
     plain = parse_kubeconfig(config({"server": server}, user), PATH)
-    assert not (plain.token or plain.token_file or plain.client_certificate or plain.client_key)
-    assert plain.exec_plugin is None
+    assert plain == ClientConfig(server="http://api:8080")
     assert parse_kubeconfig(config({"server": "HTTPS://api"}, user), PATH).token == "t"
 
 
