@@ -50,6 +50,13 @@ def strategic_merge(old: Any, patch: Any) -> Any:
             result[key] = known + [item for item in value if item not in known]
         else:
             result[key] = strategic_merge(result.get(key), value)
+    for key, order in patch.items():
+        directive, _, field = key.partition("/")
+        if directive == "$setElementOrder" and isinstance(result.get(field), list):
+            # The server puts what is not named among the others; nobody here goes by where.
+            named = [item for item in order for known in result[field] if item.items() <= known.items()]
+            places = {item[MERGE_KEYS[field]]: place for place, item in enumerate(named)}
+            result[field].sort(key=lambda item: places.get(item[MERGE_KEYS[field]], len(places)))
     return result
 
 

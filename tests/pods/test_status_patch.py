@@ -235,14 +235,13 @@ STATUSES = st.builds(
 
 
 def normal(status: Any) -> Any:
-    """A status without empty parts, merged lists by key."""
+    """A status without empty parts, conditions by type. The order of addresses has a meaning."""
     if isinstance(status, dict):
         kept = {key: normal(value) for key, value in status.items()}
         return {key: value for key, value in kept.items() if value not in (None, "", 0, [], {})}
     if isinstance(status, list):
         items = [normal(item) for item in status]
-        key = next((k for k in ("type", "ip") if items and k in items[0]), "")
-        return sorted(items, key=lambda item: item[key]) if key else items
+        return sorted(items, key=lambda item: item["type"]) if items and "type" in items[0] else items
     return status
 
 

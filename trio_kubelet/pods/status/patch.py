@@ -148,9 +148,11 @@ def _merged_list(name: str, key: str, olds: Sequence[Mapping[str, Tree]], new: M
     if name == "conditions":
         gone = {value: None for value in gone if value in OWN}
     changed += [{"$patch": "delete", key: value} for value in gone]
-    if not changed:
-        return {}
-    return {name: changed, f"$setElementOrder/{name}": [{key: value} for value in new]}
+    order = {f"$setElementOrder/{name}": [{key: value} for value in new]}
+    if changed:
+        return {name: changed, **order}
+    # The first address is the one that stands by itself, too; the order of conditions means nothing.
+    return order if name != "conditions" and any(list(old) != list(new) for old in olds) else {}
 
 
 def _tree_patch(olds: Sequence[Tree], new: Tree) -> Tree:
