@@ -20,6 +20,7 @@ from trio_kubelet.podinfo.updates import is_static
 
 FIRST_LIST_WAIT: Final = 5.0
 """Seconds a pod of the API server waits for the first list before its container has to try again."""
+_MOST_PORTS: Final = 20_000
 _MASTER_NAMESPACE: Final = "default"
 _MASTER_SERVICES: Final = frozenset({"kubernetes"})
 
@@ -54,7 +55,10 @@ class ServiceInfo(v1.Object):
 
 
 def service_variables(services: Iterable[ServiceInfo], namespace: str, links: bool) -> dict[str, str]:
-    """The variables for a pod: of the API server's own service always, of its namespace's with `links`."""
+    """The variables for a pod: of the API server's own service always, of its namespace's with `links`.
+
+    Raises ConfigError when they are far more than Linux starts a program with: to make them holds up others.
+    """
     chosen: dict[str, ServiceInfo] = {}
     for service in services:
         if not service.has_ip or not service.spec.ports:
@@ -64,6 +68,11 @@ def service_variables(services: Iterable[ServiceInfo], namespace: str, links: bo
             chosen.setdefault(meta.name, service)
         elif meta.namespace == namespace and links:
             chosen[meta.name] = service
+    if sum(len(service.spec.ports or ()) for service in chosen.values()) > _MOST_PORTS:
+        raise ConfigError(
+            f"the services of namespace {namespace} have more than {_MOST_PORTS} ports, which no program can "
+            "have as variables: set enableServiceLinks to false"
+        )
     variables: dict[str, str] = {}
     for name in sorted(chosen):
         variables |= _variables_of(chosen[name])
