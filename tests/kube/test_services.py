@@ -60,7 +60,7 @@ def test_more_ports_than_a_program_can_have_are_an_error() -> None:
     ports = [{"port": number} for number in range(1, 201)]
     many = [a_service(f"s{number}", "ns", "10.0.0.2", *ports) for number in range(101)]
     assert len(variables(*many[:100], namespace="ns")) > 80_000 - 1
-    with pytest.raises(ConfigError, match="namespace ns have more than 20000 ports, .* enableServiceLinks"):
+    with pytest.raises(ConfigError, match=r"namespace ns have more than 20000 ports, .* enableServiceLinks"):
         variables(*many, namespace="ns")
     assert variables(*many, namespace="ns", links=False) == {}
 
