@@ -97,6 +97,30 @@ def test_many_variables_of_one_large_object_do_not_fill_the_memory() -> None:
         _env(sources=sources, envFrom=all_of)
 
 
+def test_very_many_empty_variables_are_too_many() -> None:
+    maps = {f"m{n}": {f"k{key:05d}": "" for key in range(50_000)} for n in range(6)}
+    sources = [{"prefix": f"P{n}_", "configMapRef": {"name": f"m{n}"}} for n in range(6)]
+    few, many = (pod(container(envFrom=sources[:n])) for n in (4, 6))
+    assert len(environment(few, first(few), NODE, EnvSources(config_maps=maps))) == 200_000
+    with pytest.raises(ConfigError, match=r"^the variables have more than"):
+        environment(many, first(many), NODE, EnvSources(config_maps=maps))
+
+
+def test_a_variable_of_a_secret_takes_no_longer_for_what_else_is_in_there() -> None:
+    """Each of thousands of variables had all of the secret read."""
+    data = {f"k{key}": b"v" for key in range(20_000)}
+    env = [
+        {"name": f"A{n}", "valueFrom": {"secretKeyRef": {"name": "s", "key": f"k{n}"}}} for n in range(2000)
+    ]
+    made = pod(container(env=env))
+    began = time.process_time()
+    list(map(bytes.decode, data.values()))
+    once = time.process_time() - began
+    values = environment(made, first(made), NODE, EnvSources(secrets={"s": data}))
+    assert len(values) == 2000
+    assert time.process_time() - began < 1 + 100 * once  # for each variable: two thousand times
+
+
 def test_a_sub_path_is_no_longer_than_a_path() -> None:
     assert expand_sub_path("$(A)/$(A)", {"A": "a" * 2000}) == "a" * 2000 + "/" + "a" * 2000
     with pytest.raises(ConfigError, match="stand for more than 4096"):

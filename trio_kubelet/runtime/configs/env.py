@@ -23,6 +23,8 @@ from trio_kubelet.podinfo.downward import (
 )
 
 _MOST_PATH: Final = 4096  # Linux's PATH_MAX
+_EACH: Final = 64
+"""Characters that a variable counts for besides its own: a config map may have a hundred thousand of none."""
 
 
 def expand_sub_path(expression: str, env: Mapping[str, str]) -> str:
@@ -59,7 +61,7 @@ def environment(
     room = MOST_EXPANDED
     for source in container.env_from or ():
         for key, value in _all_of(source, sources).items():
-            room -= len(source.prefix) + len(key) + len(value)
+            room -= _EACH + len(source.prefix) + len(key) + len(value)
             _check(room)
             env[source.prefix + key] = value
     for variable in container.env or ():
@@ -69,7 +71,7 @@ def environment(
         elif variable.value_from is not None:
             made = _resolve(variable.value_from, pod, container, ctx, sources, pod_ips)
         if made is not None:
-            room -= len(made)
+            room -= _EACH + len(made)
             _check(room)
             env[variable.name] = made
     return {**env, **{name: value for name, value in sources.services.items() if name not in env}}
@@ -119,7 +121,8 @@ def _all_of(source: v1.EnvFromSource, sources: EnvSources) -> Mapping[str, str]:
         data = sources.config_maps.get(name)
     elif source.secret_ref is not None:
         kind, name, optional = "secret", source.secret_ref.name, source.secret_ref.optional
-        data = _secret(name, sources)
+        secret = sources.secrets.get(name)
+        data = None if secret is None else {key: _text(value) for key, value in secret.items()}
     else:
         return {}
     if data is None and not optional:
@@ -146,7 +149,7 @@ def _resolve(
         return _key(("configmap", "ConfigMap"), ref, namespace, sources.config_maps.get(ref.name))
     if source.secret_key_ref is not None:
         secret = source.secret_key_ref
-        return _key(("secret", "Secret"), secret, namespace, _secret(secret.name, sources))
+        return _key(("secret", "Secret"), secret, namespace, sources.secrets.get(secret.name))
     if source.file_key_ref is not None and ctx.features.env_files:
         file = source.file_key_ref
         return sources.env_files.get((file.volume_name, file.path, file.key))
@@ -169,10 +172,11 @@ def _key(
     kind: tuple[str, str],
     ref: v1.ConfigMapKeySelector | v1.SecretKeySelector,
     namespace: str,
-    data: Mapping[str, str] | None,
+    data: Mapping[str, str] | Mapping[str, bytes] | None,
 ) -> str | None:
     if data is not None and ref.key in data:
-        return data[ref.key]
+        value = data[ref.key]
+        return value if isinstance(value, str) else _text(value)
     if ref.optional:
         return None
     if data is None:
@@ -180,12 +184,9 @@ def _key(
     raise ConfigError(f"couldn't find key {ref.key} in {kind[1]} {namespace}/{ref.name}")
 
 
-def _secret(name: str, sources: EnvSources) -> dict[str, str] | None:
-    """A secret's bytes as text that keeps any byte."""
-    data = sources.secrets.get(name)
-    if data is None:
-        return None
-    return {key: value.decode("utf-8", "surrogateescape") for key, value in data.items()}
+def _text(value: bytes) -> str:
+    """Bytes as text that keeps any byte."""
+    return value.decode("utf-8", "surrogateescape")
 
 
 def env_file_values(text: str, keys: Collection[str]) -> dict[str, str]:
