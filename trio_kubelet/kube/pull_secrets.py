@@ -70,7 +70,7 @@ class PullSecrets:
         if not names or objects is None:
             return None
         found = await read_all(names, lambda name: objects.secret(namespace, name))
-        secrets = {name: secret for name, secret in found.items() if isinstance(secret, v1.Secret)}
+        secrets = {name: secret for name in names if isinstance(secret := found[name], v1.Secret)}
         owner = pod.metadata.uid
         much = sum(len(data) for secret in secrets.values() for data in (secret.data or {}).values()) > _MUCH
         try:
