@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -17,6 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from trio_kubelet.api.tree import json_text
 from trio_kubelet.common.deep_json import decode_deep
 
 _HUB: Final = "index.docker.io"
@@ -41,10 +41,7 @@ class Login(NamedTuple):
     def hash(self) -> str:
         """The hash by which records of pulls know a login again, the same as the kubelet's."""
         fields = {name: value for name, value in self._asdict().items() if value}
-        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        for sign in "<>&\u2028\u2029":  # as Go writes JSON
-            text = text.replace(sign, f"\\u{ord(sign):04x}")
-        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        return hashlib.sha256(json_text(fields).encode()).hexdigest()
 
 
 class SecretSource(NamedTuple):

@@ -8,13 +8,13 @@ it now asks for like a new one, and waits as long as it is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.api.tree import json_text
 from trio_kubelet.api.v1 import Container, Pod
 from trio_kubelet.podinfo.amounts import amount
 from trio_kubelet.podinfo.qos import QOSClass, pod_qos
@@ -141,10 +141,7 @@ def resize_message(what: str, pod: Pod, error: str = "", *, generation: int | No
     summary["generation"] = pod.metadata.generation if generation is None else generation
     if error:
         summary["error"] = error
-    text = json.dumps(summary, separators=(",", ":"), ensure_ascii=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return f"Pod resize {what}: {text}"
+    return f"Pod resize {what}: {json_text(summary)}"
 
 
 def _resources(containers: Sequence[Container]) -> list[dict[str, Any]]:
