@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import trio
 
 from trio_kubelet.api import v1
@@ -37,7 +39,31 @@ async def dial(host: str, port: int) -> trio.SocketStream:
 
     Raises DialError; the caller sets the deadline.
     """
+    where = host or LOOPBACK
     try:
-        return await trio.open_tcp_stream(host or LOOPBACK, port)
+        if (family := _family(where)) is not None:
+            return await _connect(family, where, port)
+        return await trio.open_tcp_stream(where, port)
     except (OSError, UnicodeError) as exc:
         raise DialError(dial_words(exc, host, join_host_port(host, port))) from exc
+
+
+def _family(host: str) -> socket.AddressFamily | None:
+    """Of an address; None for what has to be looked up. (An address with a zone has to be, too.)"""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.inet_pton(family, host)
+    except (OSError, ValueError):
+        return None
+    return family
+
+
+async def _connect(family: socket.AddressFamily, host: str, port: int) -> trio.SocketStream:
+    """An address needs neither a look-up nor several attempts at once, which are most of the work."""
+    connection = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        await connection.connect((host, port))
+    except BaseException:
+        connection.close()
+        raise
+    return trio.SocketStream(connection)
