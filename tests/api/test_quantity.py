@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.slowness import slowness
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, ZERO, Quantity, QuantityError, parse
 
 SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3", "E-2"]
@@ -159,7 +160,7 @@ def test_long_texts_are_refused_at_once(text: str) -> None:
     began = time.process_time()
     with pytest.raises(QuantityError):
         parse(text)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 1 * slowness()
 
 
 def test_an_exponent_may_begin_with_zeros() -> None:

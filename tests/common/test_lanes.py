@@ -119,13 +119,13 @@ async def test_an_owner_waits_for_its_own_work(
 
 async def test_many_wait_for_one_owner_as_long_as_its_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each does one thing after the other, and so comes before others that wait."""
-    monkeypatch.setattr(lanes, "PATIENCE", 1.0)
-    lane, done = Lane("test", threads=4, deadline=30, per_owner=2), 0
+    monkeypatch.setattr(lanes, "PATIENCE", 3.0)  # the last ones wait longer than that
+    lane, done = Lane("test", threads=4, deadline=60, per_owner=2), 0
 
     async def one() -> None:
         nonlocal done
         for _ in range(3):
-            await lane.run(time.sleep, 0.01, owner="a")
+            await lane.run(time.sleep, 0.03, owner="a")
             done += 1
 
     async with trio.open_nursery() as nursery:

@@ -62,7 +62,7 @@ def test_while_the_kernel_lets_no_program_begin_the_loop_goes_on(tmp_path: Path)
     code, took, longest = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
     assert code == 0
     assert took > 0.9
-    assert longest < 0.5
+    assert longest < 0.75 * took  # a loop that waits, waits all that time
 
 
 def state(pid: int) -> list[str]:

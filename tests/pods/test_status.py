@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
 from tests.pods.observed import SECOND, container, exited, generate, observed, pod_of, seen
+from tests.slowness import slowness
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
@@ -483,7 +484,7 @@ def test_a_status_of_many_containers_is_made_at_once() -> None:
     began = time.process_time()
     status = generate(pod, observed())
     views = container_views(pod, status)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 0.5 * slowness()
     assert [s.name for s in status.container_statuses or ()] == sorted(names)
     assert all(view.will_restart for view in views.values())
     assert len(views) == 8000
@@ -502,5 +503,5 @@ def test_thousands_of_containers_that_are_there_are_gone_through_once() -> None:
     began = time.process_time()
     context = StatusContext(reasons=reasons)
     _, statuses, _ = container_statuses(a_pod, observed, v1.PodStatus(), context)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 0.5 * slowness()
     assert {each.state.waiting.reason for each in statuses if each.state.waiting} == {"CrashLoopBackOff"}

@@ -18,6 +18,7 @@ from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.test_gc import ALL_GONE
 from tests.runtime.world import World, world
 from tests.shapes import SHAPES
+from tests.slowness import slowness
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.cri.services import RuntimeService
@@ -404,7 +405,7 @@ async def test_thousands_of_containers_end_without_holding_up_others() -> None:
     began = time.process_time()
     ended = await order_of_end(pod(*regular, init=side), {c.name: 0 for c in (*side, *regular)})
     assert len(ended) == 2000
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 2.0 * slowness()
 
 
 async def test_containers_of_one_pod_are_told_to_end_in_turns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from tests.slowness import slowness
 from trio_kubelet.runtime.results import LONGEST_MESSAGE, PodSyncResult, Reason, SyncAction
 
 
@@ -39,4 +40,4 @@ def test_the_failures_of_many_containers_are_told_at_once() -> None:
     result = failed(*((f"c{number}", "no") for number in range(20_000)))
     began = time.process_time()
     assert str(result).count("StartContainer") == 20_000
-    assert time.process_time() - began < 0.3
+    assert time.process_time() - began < 0.3 * slowness()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime_configs.pods import NODE, container, first, node, pod
+from tests.slowness import slowness
 from trio_kubelet.podinfo.context import EnvSources, Features
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, sort_pod_ips
@@ -68,7 +69,7 @@ def test_references_without_an_end_take_no_longer_than_others() -> None:
     began = time.process_time()
     assert expand("$(" * 500_000, _VARIABLES.get) == "$(" * 500_000
     assert expand("$(A)" + "$(" * 500_000 + "$$", _VARIABLES.get) == "1" + "$(" * 500_000 + "$"
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 2 * slowness()
 
 
 def test_variables_made_of_variables_do_not_fill_the_memory() -> None:

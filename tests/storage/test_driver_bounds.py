@@ -11,6 +11,7 @@ import trio
 from google.protobuf.message import Message
 from trio.testing import MockClock
 
+from tests.slowness import slowness
 from trio_kubelet.api import v1
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
@@ -69,7 +70,7 @@ def test_versions_are_compared_in_one_pass() -> None:
     began = time.process_time()
     assert newest_version(["1" + ".0" * 30_000, "1.0", "1.0.1" + ".0" * 30_000])[:3] == (1, 0, 1)
     assert newest_version(["1" + ".0" * 30_000] * 2)[:2] == (1, 0)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 1.0 * slowness()
 
 
 async def test_an_answer_with_a_million_capabilities_is_not_read(tmp_path: Path) -> None:

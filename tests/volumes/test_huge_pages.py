@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.slowness import slowness
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
@@ -66,5 +67,5 @@ def test_thousands_of_volumes_and_sizes_are_gone_through_once(size: str) -> None
     began = time.process_time()
     shared = PodWide(made, NODE)
     plans = [plan_volume(made, volume, NODE, shared) for volume in made.spec.volumes or ()]
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 1.0 * slowness()
     assert all(isinstance(plan, EmptyDir) and (plan.page_size == "2Mi" or plan.problem) for plan in plans)

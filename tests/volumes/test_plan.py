@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.slowness import slowness
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
@@ -117,7 +118,7 @@ def test_thousands_of_volumes_and_mounts_are_planned_at_once() -> None:
     began = time.process_time()
     assert len(mount_points(flat, NODE)) == 3000
     assert len(nested_mount_points(covered)["v"]) == 6000
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 1.0 * slowness()
 
 
 def test_volumes_at_one_place_need_no_more_directories_than_there_is_room_for() -> None:
@@ -174,7 +175,7 @@ def test_the_limit_of_a_pods_memory_is_added_up_once() -> None:
     made = pod([[(name, "/a")] for name in names], sources, resources={"limits": {"memory": "1Mi"}})
     began = time.process_time()
     assert len(mount_points(made, NODE)) == 2000
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 0.5 * slowness()
 
 
 def test_kinds_of_thousands_of_volumes_are_told_at_once() -> None:
@@ -182,6 +183,6 @@ def test_kinds_of_thousands_of_volumes_are_told_at_once() -> None:
     volumes = [v1.Volume(name="v", secret=v1.SecretVolumeSource()) for _ in range(3000)]
     began = time.process_time()
     assert {source_name(volume) for volume in volumes} == {"secret"}
-    assert time.process_time() - began < 0.3
+    assert time.process_time() - began < 0.3 * slowness()
     assert source_name(v1.Volume(name="v", downward_api=v1.DownwardAPIVolumeSource())) == "downwardAPI"
     assert source_name(v1.Volume(name="v")) == "unknown"

@@ -319,7 +319,10 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
             broken = wire.words(exc)
         return HTTPResponse(head.status, head.location, body[:MAX_BODY].decode("utf-8", "replace"), broken)
     finally:
-        await close_for_good(stream)
+        if stream is wire:
+            wire.close()
+        else:
+            await close_for_good(stream)
 
 
 def _over_tls(wire: Wire, host: str) -> trio.SSLStream[Wire]:

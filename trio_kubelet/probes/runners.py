@@ -145,5 +145,5 @@ async def probe_tcp(host: str, port: int, timeout: float) -> Outcome:
         return Outcome(Verdict.FAILURE, f"dial tcp {join_host_port(host, port)}: i/o timeout")
     except DialError as exc:
         return Outcome(Verdict.FAILURE, str(exc))
-    await trio.aclose_forcefully(stream)
+    stream.socket.close()
     return Outcome(Verdict.SUCCESS)

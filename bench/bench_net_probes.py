@@ -1,0 +1,139 @@
+"""What an HTTP or TCP probe costs the agent, in CPU time: `python -m bench.bench_net_probes`; ends with JSON.
+
+The probe manager as the agent runs it, against a server in another process that answers as Go's do: 50
+probes with a period of a second each. The baseline in the same run exchanges the same bytes at the same pace
+on Trio's sockets and does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import trio
+
+from bench.bench_probe import PROBES, Nobody, cpu_of
+from tests.pods.build import make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.common.clock import SystemClock
+from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.probes.manager import ProbeManager
+from trio_kubelet.probes.metrics import ProbeMetrics
+
+KINDS = ("http", "tcp")
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+SERVER = r"""
+import socket
+listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+print(listener.getsockname()[1], flush=True)
+answer = (
+    b"HTTP/1.1 200 OK\r\nDate: Fri, 27 Nov 2026 10:00:00 GMT\r\nContent-Length: 2\r\n"
+    b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nok"
+)
+while True:
+    with listener.accept()[0] as connection:
+        try:
+            if connection.recv(65536):
+                connection.sendall(answer)
+        except OSError:
+            pass
+"""
+
+
+async def _no_exec(container: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
+    raise NotImplementedError
+
+
+async def probing(probe: v1.Probe, seconds: float) -> float:
+    """CPU seconds for each probe of the manager's."""
+    metrics = ProbeMetrics()
+    manager = ProbeManager(
+        exec_sync=_no_exec,
+        repeat_exec=lambda *_: None,
+        recorder=Nobody(),
+        clock=SystemClock(),
+        metrics=metrics,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(manager.run)
+        for number in range(PROBES):
+            pod = make_pod(
+                f"p{number}", containers=[v1.Container(name="c", image="i", readiness_probe=probe)]
+            )
+            manager.add_pod(pod)
+            running = v1.ContainerState(running=v1.ContainerStateRunning("2024-01-01T00:00:00Z"))
+            status = v1.ContainerStatus(name="c", container_id=f"sim://{number}", state=running, started=True)
+            manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+        await trio.sleep(5)
+        share = await cpu_of(seconds)
+        nursery.cancel_scope.cancel()
+    return share / PROBES
+
+
+async def bare(port: int, said: bytes, seconds: float) -> float:
+    """CPU seconds for each exchange that nobody schedules."""
+    made = 0
+
+    async def exchange_for_ever() -> None:
+        nonlocal made
+        while True:
+            await trio.sleep(1 / PROBES)
+            connection = trio.socket.socket()
+            await connection.connect(("127.0.0.1", port))
+            if said:
+                await connection.send(said)
+                await connection.recv(16 * 1024)
+            connection.close()
+            made += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(exchange_for_ever)
+        await trio.sleep(0.5)
+        before, began = made, time.monotonic()
+        share = await cpu_of(seconds)
+        each = share / ((made - before) / (time.monotonic() - began))
+        nursery.cancel_scope.cancel()
+    return each
+
+
+async def figures(port: int, seconds: float, rounds: int) -> dict[str, float]:
+    """Microseconds of each, the least of some rounds in turn."""
+    get = v1.HTTPGetAction(path="/healthz", port=port, host="127.0.0.1", scheme="HTTP")
+    tcp = v1.TCPSocketAction(port=port, host="127.0.0.1")
+    often = partial(v1.Probe, period_seconds=1, timeout_seconds=5)
+    works: dict[str, Callable[[], Awaitable[float]]] = {
+        "http_us": lambda: probing(often(http_get=get), seconds),
+        "bare_http_us": lambda: bare(port, REQUEST, seconds),
+        "tcp_us": lambda: probing(often(tcp_socket=tcp), seconds),
+        "bare_tcp_us": lambda: bare(port, b"", seconds),
+    }
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            found[name].append(1e6 * await work())
+    least = {name: round(min(each), 1) for name, each in found.items()}
+    ratios = {f"{kind}_ratio": round(least[f"{kind}_us"] / least[f"bare_{kind}_us"], 2) for kind in KINDS}
+    return {**least, **ratios, "load": round(os.getloadavg()[0], 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            port = int(server.stdout.readline()) if server.stdout is not None else 0
+            print(json.dumps(trio.run(figures, port, options.seconds, options.rounds)))
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    main()
