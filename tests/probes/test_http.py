@@ -162,6 +162,25 @@ def test_headers_the_client_writes_by_itself() -> None:
     assert headers_of(("User-Agent", "a"), ("User-Agent", "b")) == (host, ("User-Agent", "a"), accept)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("x-a", "a\nb", 'value for "X-A"'),
+        ("X", "\x7f", 'value for "X"'),
+        ("Host", "a\r", 'value for "Host"'),
+        ("A B", "c", 'name "A B"'),
+        ("", "c", 'name ""'),
+    ],
+)
+async def test_a_header_that_is_none_fails_the_probe(name: str, value: str, fault: str) -> None:
+    """It was an error of the agent's, logged each second, and the container counted as it had before."""
+    header = v1.HTTPHeader(name=name, value=value)
+    action = v1.HTTPGetAction(port=80, host="127.0.0.1", http_headers=[header])
+    outcome = await probe_http(build_request(action, CONTAINER, ""), 1)
+    said = f'Get "http://127.0.0.1:80/": net/http: invalid header field {fault}'
+    assert outcome == Outcome(Verdict.FAILURE, said)
+
+
 def test_a_default_port_stands_in_the_host_header() -> None:
     assert build_request(v1.HTTPGetAction(port=80), CONTAINER, "10.0.0.1").host_header == "10.0.0.1:80"
 

@@ -48,6 +48,8 @@ _ASCII = "".join(map(chr, range(0x80)))
 _QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Headers that Go's client writes by itself.
 _NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
@@ -285,6 +287,7 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
     """One exchange. Raises DialError, _Broken, and TooSlowError when there is no head of an answer before the
     deadline.
     """
+    asked = _written(request)
     with trio.fail_at(deadline):
         wire = await open_wire(request.host, request.port)
     stream: trio.abc.Stream = wire
@@ -294,7 +297,7 @@ async def _get(request: HTTPRequest, deadline: float) -> HTTPResponse:
                 if request.scheme == "https":
                     stream = encrypted = _over_tls(wire, request.host)
                     await _shake_hands(encrypted, wire)
-                await stream.send_all(_written(request))
+                await stream.send_all(asked)
                 first = bytes(await stream.receive_some(_PIECE))
                 if (whole := whole_answer(first)) is not None:
                     return whole
@@ -338,7 +341,12 @@ async def _shake_hands(stream: trio.SSLStream[Wire], wire: Wire) -> None:
 
 
 def _sent(request: HTTPRequest) -> tuple[h11.Connection, bytes]:
-    """A connection on which the request was sent, and its bytes."""
+    """A connection on which the request was sent, and its bytes. Raises _Broken for a header that is none."""
+    for name, value in (("Host", request.host_header), *request.headers):
+        if not _HEADER_NAME.fullmatch(name):
+            raise _Broken(f"net/http: invalid header field name {go_quote(name)}")
+        if _NO_HEADER.search(value):
+            raise _Broken(f"net/http: invalid header field value for {go_quote(name)}")
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD)  # it is counted below
     headers = [
         (name.encode(), value.strip(" \t").encode())
@@ -349,7 +357,9 @@ def _sent(request: HTTPRequest) -> tuple[h11.Connection, bytes]:
 
 
 def _written(request: HTTPRequest) -> bytes:
-    """The bytes of the request. Small ones, as most are, are kept: a probe asks the same each time."""
+    """The bytes of the request. Small ones, as most are, are kept: a probe asks the same each time. Raises
+    _Broken.
+    """
     size = len(request.target) + len(request.host_header) + sum(len(n) + len(v) for n, v in request.headers)
     return _written_small(request) if size < _SMALL else _sent(request)[1]
 
