@@ -12,14 +12,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
-from bench.bench_probe import PROBES, Nobody, cpu_of
-from tests.pods.build import make_pod
+from bench.bench_probe import PROBES, Nobody, add_pods, cpu_of, cpu_of_each
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.doors import ExecResult
@@ -62,14 +60,7 @@ async def probing(probe: v1.Probe, seconds: float) -> float:
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(manager.run)
-        for number in range(PROBES):
-            pod = make_pod(
-                f"p{number}", containers=[v1.Container(name="c", image="i", readiness_probe=probe)]
-            )
-            manager.add_pod(pod)
-            running = v1.ContainerState(running=v1.ContainerStateRunning("2024-01-01T00:00:00Z"))
-            status = v1.ContainerStatus(name="c", container_id=f"sim://{number}", state=running, started=True)
-            manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+        add_pods(manager, probe, map(str, range(PROBES)))
         await trio.sleep(5)
         share = await cpu_of(seconds)
         nursery.cancel_scope.cancel()
@@ -95,9 +86,7 @@ async def bare(port: int, said: bytes, seconds: float) -> float:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(exchange_for_ever)
         await trio.sleep(0.5)
-        before, began = made, time.monotonic()
-        share = await cpu_of(seconds)
-        each = share / ((made - before) / (time.monotonic() - began))
+        each = await cpu_of_each(lambda: made, seconds)
         nursery.cancel_scope.cancel()
     return each
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import trio
@@ -47,6 +47,26 @@ async def cpu_of(seconds: float) -> float:
     before, began = time.process_time(), time.monotonic()
     await trio.sleep(seconds)
     return (time.process_time() - before) / (time.monotonic() - began)
+
+
+async def cpu_of_each(made: Callable[[], int], seconds: float) -> float:
+    """CPU seconds for each of what was made so many times."""
+    before, began = made(), time.monotonic()
+    share = await cpu_of(seconds)
+    return share / ((made() - before) / (time.monotonic() - began))
+
+
+def add_pods(manager: ProbeManager, probe: v1.Probe, ids: Iterable[str]) -> None:
+    """Pods of a container each, with these ids, that is to be probed."""
+    for number, container_id in enumerate(ids):
+        one = v1.Container(name="c", image="i", readiness_probe=probe)
+        pod = make_pod(f"p{number}", containers=[one])
+        manager.add_pod(pod)
+        running = v1.ContainerState(running=v1.ContainerStateRunning("2024-01-01T00:00:00Z"))
+        status = v1.ContainerStatus(
+            name="c", container_id=f"sim://{container_id}", state=running, started=True
+        )
+        manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
 
 
 async def probing(runtime: RuntimeService, seconds: float) -> float:
@@ -85,19 +105,9 @@ async def probing(runtime: RuntimeService, seconds: float) -> float:
     containers = await runtime.list_containers()
     async with trio.open_nursery() as nursery:
         await nursery.start(manager.run)
-        for number, found in enumerate(containers):
-            one = v1.Container(name="c", image="i", readiness_probe=probe)
-            pod = make_pod(f"p{number}", containers=[one])
-            manager.add_pod(pod)
-            running = v1.ContainerState(running=v1.ContainerStateRunning("2024-01-01T00:00:00Z"))
-            status = v1.ContainerStatus(
-                name="c", container_id=f"sim://{found.id}", state=running, started=True
-            )
-            manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+        add_pods(manager, probe, [found.id for found in containers])
         await trio.sleep(5)
-        before, began = made, time.monotonic()
-        share = await cpu_of(seconds)
-        each = share / ((made - before) / (time.monotonic() - began))
+        each = await cpu_of_each(lambda: made, seconds)
         nursery.cancel_scope.cancel()
     return each
 
@@ -117,9 +127,7 @@ async def bare(runtime: RuntimeService, seconds: float) -> float:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call_for_ever)
         await trio.sleep(0.5)
-        before, began = made, time.monotonic()
-        share = await cpu_of(seconds)
-        each = share / ((made - before) / (time.monotonic() - began))
+        each = await cpu_of_each(lambda: made, seconds)
         nursery.cancel_scope.cancel()
     return each
 

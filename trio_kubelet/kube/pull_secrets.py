@@ -104,15 +104,15 @@ class _Gathered(NamedTuple):
 
 
 def _gather(secrets: Mapping[str, v1.Secret], namespace: str) -> _Gathered:
-    gathered = _Gathered(Keyring(), failed := dict[str, Exception]())
+    keyring, failed = Keyring(), dict[str, Exception]()
     for name, secret in secrets.items():
         try:
             logins = _logins_of(secret)
         except InvalidDockerConfig as error:
             failed[name] = error
         else:
-            gathered.keyring.add(logins, SecretSource(secret.metadata.uid, namespace, name))
-    return gathered
+            keyring.add(logins, SecretSource(secret.metadata.uid, namespace, name))
+    return _Gathered(keyring, failed)
 
 
 class _Large(NamedTuple):

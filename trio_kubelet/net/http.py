@@ -2,7 +2,8 @@
 
 Spoken with h11 directly on a Trio socket: a probe is a single small exchange, fifty of them a second
 are usual, and a full client (connection pool, TLS contexts, proxies from the environment) costs several
-times the exchange itself. Headers, redirects and texts follow the kubelet (`pkg/probe/http`).
+times the exchange itself. What a server that is well says in one piece is read without h11, too. Headers,
+redirects and texts follow the kubelet (`pkg/probe/http`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECT
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
-from trio_kubelet.net.wire import Wire, head_fault, open_wire, quoted, with_known_version
+from trio_kubelet.net.wire import TOKEN, Wire, head_fault, open_wire, quoted, with_known_version
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 MAX_BODY = 10 * 1024
@@ -48,7 +49,7 @@ _ASCII = "".join(map(chr, range(0x80)))
 _QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_NAME = re.compile(TOKEN.decode() + "+")
 _NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Headers that Go's client writes by itself.
@@ -382,8 +383,7 @@ def whole_answer(said: bytes) -> HTTPResponse | None:
 
 
 _FIELDS: Final = (  # but those that say where the body ends
-    rb"(?>(?:(?!(?i:content-length|transfer-encoding):)"
-    rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+\r\n)*)"
+    rb"(?>(?:(?!(?i:content-length|transfer-encoding):)" + TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*)"
 )
 _WELL: Final = re.compile(
     rb"HTTP/1\.[01] (?P<status>(?!204)2[0-9]{2})(?: [\x20-\x7e]*+)?\r\n"
@@ -396,16 +396,15 @@ _WELL: Final = re.compile(
 
 async def _head(stream: trio.abc.Stream, http: h11.Connection, first: bytes) -> _Head:
     """The head of the answer, of which `first` has come."""
-    data, more = first, False
+    come: bytes | None = first
     said, ended, received, informational = bytearray(), False, 0, 0
     try:
         while not isinstance(event := http.next_event(), h11.Response):
             if event is h11.NEED_DATA:
                 if received > MAX_HEAD:
                     raise _Broken(f"net/http: server response headers exceeded {MAX_HEAD} bytes; aborted")
-                if more:
-                    data = bytes(await stream.receive_some(_PIECE))
-                more = True
+                data = bytes(await stream.receive_some(_PIECE)) if come is None else come
+                come = None
                 received += len(data) + LINE * data.count(b"\n")
                 ended = not data
                 http.receive_data(data if said else with_known_version(data))

@@ -123,7 +123,9 @@ def _address(name: tuple[str, int]) -> str:
 
 _BROKEN: Final = "net/http: HTTP/1.x transport connection broken: "
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
+"""A character that may stand in the name of a header."""
+_NAME: Final = re.compile(TOKEN + rb"+")
 _LENGTH: Final = re.compile(rb"[0-9]+")
 _MOST_QUOTED: Final = 1024  # bytes of an answer in an error, and so in an event
 _MOST_LENGTHS: Final = 8

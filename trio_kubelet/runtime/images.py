@@ -341,12 +341,13 @@ class ImageManager:
                     raise PullLimitExceeded
                 try:
                     ref = await self._service.pull_image(spec, auth, request.sandbox_config)
-                    seconds += trio.current_time() - started
-                    return _Pulled(ref, seconds, None if auth is None else used)
                 except CRIError as error:
                     log.error("Failed to pull image", image=spec.image, err=error)
                     failures.append(error)
+                    continue
+                finally:
                     seconds += trio.current_time() - started
+            return _Pulled(ref, seconds, None if auth is None else used)
         raise _aggregate(failures)
 
     async def _inspect_quietly(self, spec: cri.ImageSpec) -> cri.Image:

@@ -39,21 +39,21 @@ class Problems:
 
     def invalid(self, here: str, value: object, why: str) -> None:
         """`value` is shown as JSON has it, or as Go quotes texts."""
-        self.add(here, f"Invalid value: {_shown(value)}", why)
+        self.add(here, f"Invalid value: {shown(value)}", why)
 
     def unsupported(self, here: str, value: str, supported: Iterable[str]) -> None:
         """`supported` in the order in which they are told."""
-        values = ", ".join(map(_shown, supported))
-        self.add(here, f"Unsupported value: {_shown(value)}", f"supported values: {values}")
+        values = ", ".join(map(shown, supported))
+        self.add(here, f"Unsupported value: {shown(value)}", f"supported values: {values}")
 
     def duplicate(self, here: str, value: str) -> None:
-        self.add(here, f"Duplicate value: {_shown(value)}")
+        self.add(here, f"Duplicate value: {shown(value)}")
 
     def forbidden(self, here: str, why: str) -> None:
         self.add(here, "Forbidden", why)
 
     def missing(self, here: str, value: str, why: str = "") -> None:
-        self.add(here, f"Not found: {_shown(value)}", why)
+        self.add(here, f"Not found: {shown(value)}", why)
 
     def too_long(self, here: str, limit: int) -> None:
         self.add(here, "Too long", f"may not be more than {limit} bytes")
@@ -91,7 +91,8 @@ class Problems:
             self.invalid(here, mode, "must be a number between 0 and 0777 (octal), both inclusive")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value in an error of the API."""
     if isinstance(value, str):
         return go_quote(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -6,15 +6,14 @@ What cannot be read is a 400, what may not be asked a 406, in the words of the A
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from trio_kubelet.api.validation.problems import shown
 from trio_kubelet.common.go_words import parse_integer
-from trio_kubelet.common.log import go_quote
 
 MOST_LINES = 100_000
 LONGEST_NAME = 256
@@ -47,13 +46,7 @@ NOTHING = LogQuery()
 
 
 def _invalid(field: str, value: object, detail: str) -> str:
-    if isinstance(value, str):
-        shown = go_quote(value)
-    elif isinstance(value, int):
-        shown = str(value)
-    else:
-        shown = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return f"{field}: Invalid value: {shown}: {detail}"
+    return f"{field}: Invalid value: {shown(value)}: {detail}"
 
 
 def read_query(query: Mapping[str, Sequence[str]]) -> tuple[LogQuery, list[str]]:
