@@ -36,6 +36,7 @@ class Systemd:
         self.bus = FakeBus(socket, self._answer)
         self.classes = trio.Event()
         self.jobs = 0
+        self.stops: list[str] = []  # how the next of them end; after that they are done
         self.nonsense: tuple[str, tuple[Any, ...]] | None = None
         self._plain(root)
 
@@ -59,11 +60,15 @@ class Systemd:
             self._plain(self.path(unit))
             for file in FILES:
                 (self.path(unit) / file).touch()
+        result = "done"
         if name == "StopUnit":
+            result = self.stops.pop(0) if self.stops else result
             shutil.rmtree(self.path(unit))
+            if result != "done":
+                self.path(unit).mkdir()  # could be removed, as a cgroup without processes
         self.jobs += 1
         job = f"/org/freedesktop/systemd1/job/{self.jobs}"
-        signals, body = JOB_REMOVED, (self.jobs, job, unit, "done")
+        signals, body = JOB_REMOVED, (self.jobs, job, unit, result)
         await self.bus.signal(signals.path, signals.interface, signals.name, "uoss", body)
         return "o", (job,)
 
@@ -143,6 +148,18 @@ async def test_an_end_waits_for_its_own_slice_only(tmp_path: Path) -> None:
             await cgroups.remove("u1")
         assert [name for name, _ in systemd.bus.calls] == ["StopUnit"]
         assert not systemd.path("kubepods-burstable-podu1.slice").exists()
+
+
+async def test_a_slice_is_stopped_again_where_a_scope_in_it_canceled_that(tmp_path: Path) -> None:
+    """Its directory could be removed, and it stayed listed as active."""
+    async with world(tmp_path) as (systemd, cgroups):
+        await cgroups.ensure(burstable(1))
+        unit = "kubepods-burstable-podu1.slice"
+        systemd.stops = ["canceled", "canceled", "canceled"]
+        with trio.fail_after(60):
+            await cgroups.remove("u1")
+        assert systemd.calls("StopUnit") == [unit] * 4
+        assert not systemd.path(unit).exists()
 
 
 NONSENSE: tuple[tuple[str, tuple[Any, ...]], ...] = (

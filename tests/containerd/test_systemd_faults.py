@@ -98,8 +98,10 @@ class Slices:
             "systemctl list-units --all --plain --no-legend --type=slice | cut -d' ' -f1 | "
             f"grep '^{unit_name(root).removesuffix('.slice')}' || true"
         )
-        planned = {unit_name(path) for path in plan}
-        return [*found, *(f"unit {unit} is left over" for unit in listed.split() if unit not in planned)]
+        for unit in set(listed.split()) - {unit_name(path) for path in plan}:
+            state = await shell(f"systemctl show -p ActiveState,SubState,Job,SliceOf,DropInPaths {unit}")
+            found.append(f"unit {unit} is left over: {' '.join(state.split())}")
+        return found
 
     @staticmethod
     def _there(root: str) -> list[str]:

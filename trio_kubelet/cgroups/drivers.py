@@ -134,9 +134,11 @@ class SystemdDriver:
             if error.name != _NO_SUCH_UNIT:
                 raise
             result = "done"
-        if result not in ("done", ""):
-            log.warning("Slice did not stop", unit=unit, result=result)
-            await self._reset(unit)
+        if result != "done":
+            # A scope that the runtime starts in a slice cancels its stop. Were only the directory removed
+            # then, systemd would list an active slice for ever: nobody would find that it is left over.
+            log.warning("Slice did not stop", unit=unit, result=result or "unknown")
+            return False
         return await self._files.remove(cgroup)
 
     async def _call(self, method: Method, *arguments: Any) -> tuple[Any, ...]:
