@@ -1,8 +1,8 @@
-"""What an HTTP or TCP probe costs the agent, in CPU time: `python -m bench.bench_net_probes`; ends with JSON.
+"""What HTTP, TCP and gRPC probes cost the agent, in CPU time: `python -m bench.bench_net_probes`.
 
-The probe manager as the agent runs it, against a server in another process that answers as Go's do: 50
-probes with a period of a second each. The baseline in the same run exchanges the same bytes at the same pace
-on Trio's sockets and does nothing else.
+Ends with JSON. The probe manager as the agent runs it, against a server in another process that answers as
+Go's do: 50 probes with a period of a second each. The baseline in the same run exchanges the same bytes at
+the same pace on Trio's sockets and does nothing else.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
+import h2.config
+import h2.connection
 import trio
 
 from bench.bench_probe import PROBES, Nobody, add_pods, cpu_of, cpu_of_each
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.doors import ExecResult
+from trio_kubelet.grpc.framing import CONTENT_TYPE, call_headers, frame
+from trio_kubelet.net.http import USER_AGENT
+from trio_kubelet.probes.grpc import encode_request
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 
-KINDS = ("http", "tcp")
+KINDS = ("http", "tcp", "grpc")
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-SERVER = r"""
-import socket
-listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-print(listener.getsockname()[1], flush=True)
-answer = (
+ANSWER = (
     b"HTTP/1.1 200 OK\r\nDate: Fri, 27 Nov 2026 10:00:00 GMT\r\nContent-Length: 2\r\n"
     b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nok"
 )
+SERVER = r"""
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+print(listener.getsockname()[1], flush=True)
+answer = bytes.fromhex(sys.argv[1])
 while True:
     with listener.accept()[0] as connection:
         try:
@@ -42,6 +49,35 @@ while True:
         except OSError:
             pass
 """
+
+
+def spoken(service: str = "") -> tuple[bytes, bytes]:
+    """What client and server of a health check send each other."""
+    call = 1
+    client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+    client.initiate_connection()
+    headers = call_headers("/grpc.health.v1.Health/Check", "127.0.0.1", USER_AGENT)
+    client.send_headers(call, list(headers.items()))
+    client.send_data(call, encode_request(service), end_stream=True)
+    asked = client.data_to_send()
+    server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(asked)
+    server.send_headers(call, [(":status", "200"), ("content-type", CONTENT_TYPE)])
+    server.send_data(call, frame(b"\x08\x01"))
+    server.send_headers(call, [("grpc-status", "0"), ("grpc-message", "")], end_stream=True)
+    return asked, server.data_to_send()
+
+
+@contextmanager
+def serving(answer: bytes) -> Iterator[int]:
+    """The port of a process that says one thing to everybody."""
+    command = [sys.executable, "-c", SERVER, answer.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield int(server.stdout.readline()) if server.stdout is not None else 0
+        finally:
+            server.kill()
 
 
 async def _no_exec(container: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
@@ -64,6 +100,10 @@ async def probing(probe: v1.Probe, seconds: float) -> float:
         await trio.sleep(5)
         share = await cpu_of(seconds)
         nursery.cancel_scope.cancel()
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    results = {sample.labels["result"] for sample in samples if "result" in sample.labels and sample.value}
+    if results != {"successful"}:
+        raise SystemExit(f"probes were {', '.join(results) or 'not made'}")
     return share / PROBES
 
 
@@ -91,16 +131,19 @@ async def bare(port: int, said: bytes, seconds: float) -> float:
     return each
 
 
-async def figures(port: int, seconds: float, rounds: int) -> dict[str, float]:
+async def figures(port: int, grpc_port: int, seconds: float, rounds: int) -> dict[str, float]:
     """Microseconds of each, the least of some rounds in turn."""
     get = v1.HTTPGetAction(path="/healthz", port=port, host="127.0.0.1", scheme="HTTP")
     tcp = v1.TCPSocketAction(port=port, host="127.0.0.1")
+    grpc = v1.GRPCAction(port=grpc_port)
     often = partial(v1.Probe, period_seconds=1, timeout_seconds=5)
     works: dict[str, Callable[[], Awaitable[float]]] = {
         "http_us": lambda: probing(often(http_get=get), seconds),
         "bare_http_us": lambda: bare(port, REQUEST, seconds),
         "tcp_us": lambda: probing(often(tcp_socket=tcp), seconds),
         "bare_tcp_us": lambda: bare(port, b"", seconds),
+        "grpc_us": lambda: probing(often(grpc=grpc), seconds),
+        "bare_grpc_us": lambda: bare(grpc_port, spoken()[0], seconds),
     }
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
@@ -116,12 +159,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            port = int(server.stdout.readline()) if server.stdout is not None else 0
-            print(json.dumps(trio.run(figures, port, options.seconds, options.rounds)))
-        finally:
-            server.kill()
+    with serving(ANSWER) as port, serving(spoken()[1]) as grpc_port:
+        print(json.dumps(trio.run(figures, port, grpc_port, options.seconds, options.rounds)))
 
 
 if __name__ == "__main__":

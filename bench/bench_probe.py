@@ -66,7 +66,9 @@ def add_pods(manager: ProbeManager, probe: v1.Probe, ids: Iterable[str]) -> None
         status = v1.ContainerStatus(
             name="c", container_id=f"sim://{container_id}", state=running, started=True
         )
-        manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+        manager.pod_status_changed(
+            pod, v1.PodStatus(phase="Running", pod_ip="127.0.0.1", container_statuses=[status])
+        )
 
 
 async def probing(runtime: RuntimeService, seconds: float) -> float:

@@ -245,7 +245,7 @@ async def test_a_shared_event_queue_keeps_old_events_and_splits_new_ones(autojum
 
 
 async def event_from(stream: AsyncIterator[ContainerEvent]) -> cri.ContainerEventResponse:
-    with trio.fail_after(1):
+    with trio.fail_after(20):
         event = await anext(stream)
     assert event is not EVERYTHING_DIRTY
     return event

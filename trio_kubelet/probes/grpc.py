@@ -67,6 +67,12 @@ _RESETS = {
     13: "HTTP_1_1_REQUIRED",
 }
 _RESET_CODES = {7: 14, 8: 1, 11: 8, 12: 7}
+_CONFIG = h2.config.H2Configuration(
+    header_encoding="utf-8",
+    validate_outbound_headers=False,  # a fifth of the CPU time of a check
+    normalize_outbound_headers=False,
+    split_outbound_cookies=False,
+)
 
 
 class _Failed(Exception):
@@ -87,7 +93,7 @@ async def probe_grpc(host: str, port: int, service: str, timeout: float) -> Outc
             try:
                 status = await call.check(wire)
             finally:
-                await trio.aclose_forcefully(wire)
+                wire.close()
     except trio.TooSlowError:
         return Outcome(Verdict.FAILURE, _too_slow(call.connected, address, timeout))
     except _Failed as exc:
@@ -160,7 +166,7 @@ class _Call:
 
     async def check(self, stream: trio.abc.Stream) -> int:
         """The status of the service. Raises _Failed, h2's ProtocolError, trio.BrokenResourceError."""
-        http = h2.connection.H2Connection(config=h2.config.H2Configuration(header_encoding="utf-8"))
+        http = h2.connection.H2Connection(config=_CONFIG)
         http.initiate_connection()
         call = self._ask(http)
         await stream.send_all(http.data_to_send())
