@@ -147,10 +147,11 @@ async def test_two_hundred_followers(node: Node) -> None:
     node.write(pod("crowd", container("main", "while read x; do echo $x; done; sleep 3600", stdin=True)))
     (found,) = await node.wait_running("crowd")
     async with seen(node, "crowd") as here:
-        streams = [await trio.open_tcp_stream("127.0.0.1", here.port) for _ in range(FOLLOWERS)]
         target = here.path("containerLogs", "crowd", "main?follow=true&tailLines=0")
-        for stream in streams:
-            await stream.send_all(f"GET {target} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+        streams = list[trio.SocketStream]()
+        for _ in range(FOLLOWERS):
+            streams.append(await trio.open_tcp_stream("127.0.0.1", here.port))
+            await streams[-1].send_all(f"GET {target} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
         for stream in streams:
             assert b"200 OK" in await stream.receive_some()
         await trio.sleep(1)
