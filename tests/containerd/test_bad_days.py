@@ -14,6 +14,7 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import EXITED, Node, container, pod, wait_until
 from tests.containerd.scenes import Journal, living, until_nothing_left
 from trio_kubelet.cri.proto import api_pb2 as cri
+from trio_kubelet.standalone.cleanup import read_processes
 
 RELISTS = re.compile(r"^kubelet_pleg_relist_duration_seconds_count (\S+)", re.MULTILINE)
 
@@ -60,6 +61,32 @@ async def test_containerd_is_killed_stopped_and_restarted(new_node: NewNode) -> 
         # One line for each change of state, not one for each failed call.
         told = [line for line in agent.log_text().splitlines() if "Skipping pod synchronization" in line]
         assert len(told) <= 4
+
+
+async def test_a_containerd_that_starts_waits_for_the_shims_of_a_busy_machine(new_node: NewNode) -> None:
+    """It waits five seconds by itself, and then ends the pod."""
+    async with new_node() as node:
+        journal = Journal.of(node, "slow")
+        await node.start_agent()
+        node.write(journal.pod("web", container("main", living("web"))))
+        await journal.until("web")
+        [before] = await node.wait_running("web")
+        [shim] = [
+            process.pid
+            for process in read_processes()
+            if "containerd-shim" in process.cmdline and str(node.layout.socket) in process.cmdline
+        ]
+        os.kill(shim, signal.SIGSTOP)
+        try:
+            node.containerd.kill(signal.SIGKILL)
+            await trio.sleep(8)
+        finally:
+            os.kill(shim, signal.SIGCONT)
+        await wait_until(node.runtime_ready, 30, "containerd answers again")
+        node.write(journal.pod("new", container("main", living("new"))))
+        await journal.until("new")
+        assert [each.id for each in await node.running("web")] == [before.id]
+        assert "web-end" not in journal.words()
 
 
 def kill_by_cgroup(node: Node, container_id: str) -> None:

@@ -41,6 +41,9 @@ _UNUSED_PLUGINS = (
     "io.containerd.tracing.processor.v1.otlp",
     "io.containerd.nri.v1.nri",
 )
+_TIMEOUTS = {"io.containerd.timeout.shim.load": "30s", "io.containerd.timeout.task.state": "10s"}
+"""A containerd that is started again ends each pod whose shim does not answer in time; on a busy machine that
+takes longer than its own 5 and 2 seconds."""
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _PAUSES = Pauses(0.5, 30.0)
@@ -115,6 +118,7 @@ def config(
         "grpc": {"address": str(layout.socket)},
         "ttrpc": {"address": f"{layout.socket}.ttrpc"},
         "debug": {"address": str(layout.base / "debug.sock"), "level": "info"},
+        "timeouts": _TIMEOUTS,
         "plugins": plugins,
     }
 
