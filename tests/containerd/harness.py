@@ -374,8 +374,8 @@ class Node:
             self.containerd.release()
         else:
             self.containerd.kill(number)
-        await wait_until(lambda: self.containerd.starts > starts, 30, "containerd started again")
-        await wait_until(self.runtime_ready, 30, "containerd answers again")
+        await wait_until(lambda: self.containerd.starts > starts, 60, "containerd started again")
+        await wait_until(self.runtime_ready, 60, "containerd answers again")
 
     async def runtime_ready(self) -> bool:
         """Whether runtime and network report ready."""
@@ -391,7 +391,7 @@ class Node:
         for path in [*sorted(self.logs.glob("agent-*.log")), self.layout.containerd_log]:
             if path.exists():
                 parts.append(
-                    f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-150:])
+                    f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-400:])
                 )
         return "\n".join(parts)
 
