@@ -168,15 +168,17 @@ def test_a_claim_that_is_not_made_yet_or_not_wanted() -> None:
 @pytest.mark.parametrize("each", [0, 1])
 def test_thousands_of_containers_and_claims_are_gone_through_once(each: int) -> None:
     """They are, whenever the pod's status is made."""
-    pod = claiming(4000, each)
-    began = time.process_time()
-    claims = PodClaims(pod)
-    found = [
-        request
-        for container in pod.spec.containers or ()
-        if (wants := claims.claimant(container.name)) is not None
-        for request in claims.requests(wants, extended=False)
-    ]
-    assert len(found) == 4000 * each
-    assert len(claims.names(extended=False)) == 4000
-    assert time.process_time() - began < 0.5 * slowness()
+    pod, taken = claiming(4000, each), list[float]()
+    for _ in range(3):
+        began = time.process_time()
+        claims = PodClaims(pod)
+        found = [
+            request
+            for container in pod.spec.containers or ()
+            if (wants := claims.claimant(container.name)) is not None
+            for request in claims.requests(wants, extended=False)
+        ]
+        assert len(found) == 4000 * each
+        assert len(claims.names(extended=False)) == 4000
+        taken.append(time.process_time() - began)
+    assert min(taken) < 0.5 * slowness()
