@@ -24,9 +24,8 @@ from bench.bench_probe import PROBES, Nobody, add_pods, cpu_of, cpu_of_each
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.doors import ExecResult
-from trio_kubelet.grpc.framing import CONTENT_TYPE, call_headers, frame
-from trio_kubelet.net.http import USER_AGENT
-from trio_kubelet.probes.grpc import encode_request
+from trio_kubelet.grpc.framing import CONTENT_TYPE, frame
+from trio_kubelet.probes.grpc import ask
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
 
@@ -51,14 +50,11 @@ while True:
 """
 
 
-def spoken(service: str = "") -> tuple[bytes, bytes]:
+def spoken() -> tuple[bytes, bytes]:
     """What client and server of a health check send each other."""
-    call = 1
     client = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     client.initiate_connection()
-    headers = call_headers("/grpc.health.v1.Health/Check", "127.0.0.1", USER_AGENT)
-    client.send_headers(call, list(headers.items()))
-    client.send_data(call, encode_request(service), end_stream=True)
+    call = ask(client, "127.0.0.1", "")
     asked = client.data_to_send()
     server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     server.initiate_connection()
@@ -131,7 +127,7 @@ async def bare(port: int, said: bytes, seconds: float) -> float:
     return each
 
 
-async def figures(port: int, grpc_port: int, seconds: float, rounds: int) -> dict[str, float]:
+async def figures(port: int, grpc_port: int, asked: bytes, seconds: float, rounds: int) -> dict[str, float]:
     """Microseconds of each, the least of some rounds in turn."""
     get = v1.HTTPGetAction(path="/healthz", port=port, host="127.0.0.1", scheme="HTTP")
     tcp = v1.TCPSocketAction(port=port, host="127.0.0.1")
@@ -143,7 +139,7 @@ async def figures(port: int, grpc_port: int, seconds: float, rounds: int) -> dic
         "tcp_us": lambda: probing(often(tcp_socket=tcp), seconds),
         "bare_tcp_us": lambda: bare(port, b"", seconds),
         "grpc_us": lambda: probing(often(grpc=grpc), seconds),
-        "bare_grpc_us": lambda: bare(grpc_port, spoken()[0], seconds),
+        "bare_grpc_us": lambda: bare(grpc_port, asked, seconds),
     }
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
@@ -159,8 +155,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    with serving(ANSWER) as port, serving(spoken()[1]) as grpc_port:
-        print(json.dumps(trio.run(figures, port, grpc_port, options.seconds, options.rounds)))
+    asked, answered = spoken()
+    with serving(ANSWER) as port, serving(answered) as grpc_port:
+        print(json.dumps(trio.run(figures, port, grpc_port, asked, options.seconds, options.rounds)))
 
 
 if __name__ == "__main__":

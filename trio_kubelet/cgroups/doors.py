@@ -21,5 +21,5 @@ class CgroupDriver(Protocol):
         ...
 
     async def remove(self, cgroup: str) -> bool:
-        """Whether the cgroup and those below it are gone; False while there are processes in it."""
+        """Whether the cgroup and those below it are gone; False while it has processes or is being used."""
         ...

@@ -137,6 +137,15 @@ def encode_request(service: str) -> bytes:
     return frame(message)
 
 
+def ask(http: h2.connection.H2Connection, authority: str, service: str) -> int:
+    """Writes the call; the number of its stream."""
+    call: int = http.get_next_available_stream_id()
+    headers = call_headers("/grpc.health.v1.Health/Check", authority, USER_AGENT)
+    http.send_headers(call, list(headers.items()))
+    http.send_data(call, encode_request(service), end_stream=True)
+    return call
+
+
 def decode_status(body: bytes) -> int:
     """The status in a length-prefixed HealthCheckResponse: field 1, a varint; the last one wins."""
     if not body:
@@ -168,7 +177,7 @@ class _Call:
         """The status of the service. Raises _Failed, h2's ProtocolError, trio.BrokenResourceError."""
         http = h2.connection.H2Connection(config=_CONFIG)
         http.initiate_connection()
-        call = self._ask(http)
+        call = ask(http, self._authority, self._service)
         await stream.send_all(http.data_to_send())
         received = events = 0
         while received < MAX_RECEIVED and events < MAX_EVENTS:
@@ -195,13 +204,6 @@ class _Call:
                     return self._verdict()
             await stream.send_all(http.data_to_send())
         raise _Failed(8, "answer too large")
-
-    def _ask(self, http: h2.connection.H2Connection) -> int:
-        call: int = http.get_next_available_stream_id()
-        headers = call_headers("/grpc.health.v1.Health/Check", self._authority, USER_AGENT)
-        http.send_headers(call, list(headers.items()))
-        http.send_data(call, encode_request(self._service), end_stream=True)
-        return call
 
     def _verdict(self) -> int:
         """The answer is complete. Raises _Failed."""
