@@ -273,7 +273,7 @@ async def test_what_a_peer_may_answer(
     async with peer(socket, answering(*frames), direct=True) as runtime:
         heard, other = Heard(runtime, "c"), Heard(runtime, "c")
         assert heard.repeat(timeout=1000) is not None
-        assert other.repeat(after=0.6) is not None
+        assert other.repeat(after=3) is not None  # when the other has ended, on a busy machine too
         await until(lambda: bool(heard.ended))
         (ended,) = heard.ended
         if isinstance(found, type):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.pods.build import make_pod
-from tests.slowness import slowness
+from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.dra.claims import ClaimError, Name, PodClaims, ResourceClaim, check
 
@@ -168,9 +167,8 @@ def test_a_claim_that_is_not_made_yet_or_not_wanted() -> None:
 @pytest.mark.parametrize("each", [0, 1])
 def test_thousands_of_containers_and_claims_are_gone_through_once(each: int) -> None:
     """They are, whenever the pod's status is made."""
-    pod, taken = claiming(4000, each), list[float]()
-    for _ in range(3):
-        began = time.process_time()
+    pod = claiming(4000, each)
+    for _ in within_cpu(0.5):
         claims = PodClaims(pod)
         found = [
             request
@@ -180,5 +178,3 @@ def test_thousands_of_containers_and_claims_are_gone_through_once(each: int) -> 
         ]
         assert len(found) == 4000 * each
         assert len(claims.names(extended=False)) == 4000
-        taken.append(time.process_time() - began)
-    assert min(taken) < 0.5 * slowness()

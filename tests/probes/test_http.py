@@ -15,7 +15,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.slowness import slowness
+from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.cri.doors import ExecResult
 from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
@@ -113,10 +113,9 @@ def test_headers_replace_the_usual_ones() -> None:
 )
 def test_a_request_has_a_longest_head(large: dict[str, Any]) -> None:
     """To make one of megabytes held everything else up, for a tenth of a second at each run."""
-    began = time.process_time()
-    with pytest.raises(ValueError, match="request larger than 131072 bytes"):
-        build_request(v1.HTTPGetAction(port=80, **large), CONTAINER, "10.0.0.1")
-    assert time.process_time() - began < 0.02 * slowness()
+    for _ in within_cpu(0.02):
+        with pytest.raises(ValueError, match="request larger than 131072 bytes"):
+            build_request(v1.HTTPGetAction(port=80, **large), CONTAINER, "10.0.0.1")
 
 
 def test_a_large_request_within_the_bound_is_made() -> None:
@@ -353,9 +352,8 @@ def test_a_redirect_that_is_hard_to_normalise_holds_nobody_up() -> None:
     """Unicode's normal form of many marks on one letter takes time that is quadratic in their number."""
     location = "http://a" + "\u0301" * 20_000 + "\u0316" * 20_000
     request = build_request(v1.HTTPGetAction(port=80), CONTAINER, "10.0.0.1")
-    began = time.process_time()
-    assert _redirected(request, request, location)
-    assert time.process_time() - began < 0.5 * slowness()
+    for _ in within_cpu(0.5):
+        assert _redirected(request, request, location)
 
 
 async def test_a_location_that_is_too_long_is_not_followed() -> None:
@@ -637,7 +635,6 @@ def test_which_answers_are_taken_in_one_piece(said: bytes, body: str | None) -> 
 
 
 def test_a_head_without_an_end_takes_no_longer_than_others() -> None:
-    began = time.process_time()
-    for line in (b"A: b\r\n", b"Content-Length: 1\r\n", b"A" * 7 + b":"):
-        assert whole_answer(b"HTTP/1.1 200 OK\r\n" + line * (2**20 // len(line))) is None
-    assert time.process_time() - began < 2 * slowness()
+    for _ in within_cpu(2):
+        for line in (b"A: b\r\n", b"Content-Length: 1\r\n", b"A" * 7 + b":"):
+            assert whole_answer(b"HTTP/1.1 200 OK\r\n" + line * (2**20 // len(line))) is None

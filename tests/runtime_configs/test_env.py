@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime_configs.pods import NODE, container, first, node, pod
-from tests.slowness import slowness
+from tests.slowness import within_cpu
 from trio_kubelet.podinfo.context import EnvSources, Features
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, sort_pod_ips
@@ -66,10 +65,9 @@ def test_what_a_command_may_grow_to() -> None:
 
 def test_references_without_an_end_take_no_longer_than_others() -> None:
     """Each was looked for to the end of the text: an hour of the event loop for a megabyte of them."""
-    began = time.process_time()
-    assert expand("$(" * 500_000, _VARIABLES.get) == "$(" * 500_000
-    assert expand("$(A)" + "$(" * 500_000 + "$$", _VARIABLES.get) == "1" + "$(" * 500_000 + "$"
-    assert time.process_time() - began < 2 * slowness()
+    for _ in within_cpu(2):
+        assert expand("$(" * 500_000, _VARIABLES.get) == "$(" * 500_000
+        assert expand("$(A)" + "$(" * 500_000 + "$$", _VARIABLES.get) == "1" + "$(" * 500_000 + "$"
 
 
 def test_variables_made_of_variables_do_not_fill_the_memory() -> None:
@@ -114,12 +112,9 @@ def test_a_variable_of_a_secret_takes_no_longer_for_what_else_is_in_there() -> N
         {"name": f"A{n}", "valueFrom": {"secretKeyRef": {"name": "s", "key": f"k{n}"}}} for n in range(2000)
     ]
     made = pod(container(env=env))
-    began = time.process_time()
-    list(map(bytes.decode, data.values()))
-    once = time.process_time() - began
-    values = environment(made, first(made), NODE, EnvSources(secrets={"s": data}))
-    assert len(values) == 2000
-    assert time.process_time() - began < 1 + 100 * once  # for each variable: two thousand times
+    for _ in within_cpu(0.5):  # for each variable: forty million of them
+        values = environment(made, first(made), NODE, EnvSources(secrets={"s": data}))
+        assert len(values) == 2000
 
 
 def test_a_sub_path_is_no_longer_than_a_path() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.slowness import slowness
+from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.volumes.errors import VolumeError
@@ -115,10 +114,9 @@ def test_thousands_of_volumes_and_mounts_are_planned_at_once() -> None:
     flat = pod([[(name, f"/{name}") for name in names]], dict.fromkeys(names, FILES))
     below = [("v", "/a"), *(("x", f"/a/{number}") for number in range(6000))]
     covered = pod([below], {"v": FILES, "x": {"emptyDir": {}}})
-    began = time.process_time()
-    assert len(mount_points(flat, NODE)) == 3000
-    assert len(nested_mount_points(covered)["v"]) == 6000
-    assert time.process_time() - began < 1.0 * slowness()
+    for _ in within_cpu(1.0):
+        assert len(mount_points(flat, NODE)) == 3000
+        assert len(nested_mount_points(covered)["v"]) == 6000
 
 
 def test_volumes_at_one_place_need_no_more_directories_than_there_is_room_for() -> None:
@@ -173,16 +171,14 @@ def test_the_limit_of_a_pods_memory_is_added_up_once() -> None:
     names = [f"v{number}" for number in range(2000)]
     sources = {name: {"emptyDir": {"medium": "Memory"}} for name in names}
     made = pod([[(name, "/a")] for name in names], sources, resources={"limits": {"memory": "1Mi"}})
-    began = time.process_time()
-    assert len(mount_points(made, NODE)) == 2000
-    assert time.process_time() - began < 0.5 * slowness()
+    for _ in within_cpu(0.5):
+        assert len(mount_points(made, NODE)) == 2000
 
 
 def test_kinds_of_thousands_of_volumes_are_told_at_once() -> None:
     """All annotations of a volume's fields were looked up for each: a second for three thousand."""
     volumes = [v1.Volume(name="v", secret=v1.SecretVolumeSource()) for _ in range(3000)]
-    began = time.process_time()
-    assert {source_name(volume) for volume in volumes} == {"secret"}
-    assert time.process_time() - began < 0.3 * slowness()
+    for _ in within_cpu(0.3):
+        assert {source_name(volume) for volume in volumes} == {"secret"}
     assert source_name(v1.Volume(name="v", downward_api=v1.DownwardAPIVolumeSource())) == "downwardAPI"
     assert source_name(v1.Volume(name="v")) == "unknown"
