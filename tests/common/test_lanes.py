@@ -18,7 +18,7 @@ from trio_kubelet.common import lanes
 from trio_kubelet.common.lanes import Lane, WorkHangs, count_left_behind
 
 PACKAGE = Path(lanes.__file__).parents[1]
-SOON = 0.5
+SOON = 1.5
 """Seconds within which a thread has begun with its work, on a busy machine too."""
 
 
@@ -94,7 +94,7 @@ async def test_slow_work_that_is_still_waited_for_gives_way(
         for owner in "ab":
             nursery.start_soon(partial(lane.run, hung.wait, owner=owner))
         await until(lambda: lane.busy == 2)
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             assert await lane.run(divmod, 7, 2, owner="healthy") == (3, 1)
             assert await lane.run(divmod, 7, 2) == (3, 1)
         hung.set()

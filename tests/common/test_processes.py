@@ -26,12 +26,12 @@ int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *
 {
     int (*real)(pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,
                 char *const[], char *const[]) = dlsym(RTLD_NEXT, "posix_spawn");
-    usleep(1000000);
+    usleep(3000000);
     return real(pid, path, actions, attr, argv, envp);
 }
 pid_t vfork(void)
 {
-    usleep(1000000);
+    usleep(3000000);
     return fork();
 }
 """
@@ -61,7 +61,7 @@ trio.run(main)
 def test_while_the_kernel_lets_no_program_begin_the_loop_goes_on(tmp_path: Path) -> None:
     code, took, longest = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
     assert code == 0
-    assert took > 0.9
+    assert took > 2.9
     assert longest < 0.75 * took  # a loop that waits, waits all that time
 
 

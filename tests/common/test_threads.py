@@ -125,7 +125,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(v
     int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     real = dlsym(RTLD_NEXT, "pthread_create");
     if (begun++) /* the first is the one that starts the others */
-        usleep(1000000);
+        usleep(3000000);
     return real(thread, attr, run, arg);
 }
 """
@@ -145,8 +145,8 @@ print(time.monotonic() - began, longest)
 
 def test_while_the_kernel_lets_no_thread_begin_the_loop_goes_on(tmp_path: Path) -> None:
     took, longest = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
-    assert took > 0.9
-    assert longest < 0.5
+    assert took > 2.9
+    assert longest < 0.75 * took  # a loop that waits, waits all that time
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again(capfd: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ async def test_events_come_at_once(new_node: NewNode) -> None:
                 assert event is not EVERYTHING_DIRTY
                 if event.container_event_type == cri.CONTAINER_STOPPED_EVENT:
                     break
-        assert trio.current_time() - begin < 1.0 * PATIENCE
+        assert trio.current_time() - begin < 3.0 * PATIENCE
         assert event.container_id == container_id
         assert event.containers_statuses[0].exit_code == 137
         assert event.pod_sandbox_status.metadata.uid == "x"

@@ -167,7 +167,7 @@ async def test_who_hears_of_one_has_it_repeated_again(socket: pathlib.Path) -> N
 
 async def test_what_has_gone_or_hangs_is_told(socket: pathlib.Path) -> None:
     hang = Fault(Kind.HANG, "ExecSync", count=1)
-    async with running(socket, request_timeout=0.5) as (service, runtime, container):
+    async with running(socket, request_timeout=2) as (service, runtime, container):
         gone = Heard(runtime, "none")
         gone.repeat()
         await until(lambda: bool(gone.ended))
@@ -183,7 +183,7 @@ async def test_what_has_gone_or_hangs_is_told(socket: pathlib.Path) -> None:
         assert slow.ended == []
         await until(lambda: bool(slow.ended))
         assert isinstance(slow.ended[0], DeadlineExceeded)
-        assert trio.current_time() - slow.began[0] >= 1.5
+        assert trio.current_time() - slow.began[0] >= 3
         assert quick.ended == []
 
 

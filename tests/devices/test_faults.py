@@ -436,7 +436,7 @@ async def test_after_a_restart_a_pod_waits_for_the_plugin_that_was_there_before(
             admitted[name] = node.manager.of_container(pod.metadata.uid, "main")[RESOURCE].devices
 
         node.running.add("uid-runs")
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await admit("runs")
         assert node.events == []
         nursery.start_soon(admit, "late")
