@@ -122,6 +122,7 @@ def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
         (config(users=[]), 'no user "u"'),
         (config({"server": ""}), "with a server"),
         (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
+        (config(user={"client-key-data": "gehé"}), "client-key-data: not base64"),
         (config(user={"username": "a", "password": "geheim"}), "not accepted"),
         (
             config(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}),

@@ -11,7 +11,6 @@ the object makes plain strings of them with `plain`.
 
 from __future__ import annotations
 
-import base64
 import functools
 import re
 import types
@@ -27,7 +26,7 @@ from trio_kubelet.api.errors import FieldError, ManifestError
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
 from trio_kubelet.api.tree import json_text
 from trio_kubelet.api.v1_generated import Object
-from trio_kubelet.api.yaml_scalars import Number
+from trio_kubelet.api.yaml_scalars import Number, decode_base64
 
 T = TypeVar("T", bound=Object)
 
@@ -264,7 +263,7 @@ def _binary(value: Any, path: str, errors: Errors) -> Any:
     """Bytes are base64 text; what they are is never quoted."""
     try:
         if isinstance(value, str) and not isinstance(value, Number):
-            return base64.b64decode(value, validate=True)
+            return decode_base64(value)
     except ValueError:
         pass
     errors.append(FieldError(path, "must be base64 text"))

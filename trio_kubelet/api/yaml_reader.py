@@ -8,8 +8,6 @@ are counted, so a hostile file costs bounded work.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import re
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -27,6 +25,7 @@ from trio_kubelet.api.yaml_scalars import (
     STR,
     TAG,
     TIMESTAMP,
+    decode_base64,
     float32_text,
     json_number,
     resolve,
@@ -321,7 +320,7 @@ def _scalar(node: _Node) -> tuple[str, object]:
 
 def _binary(node: _Node) -> str:
     try:
-        raw = base64.b64decode(node.value.replace("\n", "").replace("\r", ""), validate=True)
-    except (binascii.Error, ValueError):
+        raw = decode_base64(node.value)
+    except ValueError:
         raise DecodeError("!!binary value contains invalid base64 data", node.line, node.column) from None
     return utf8.decode(raw)

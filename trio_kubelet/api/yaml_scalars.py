@@ -1,10 +1,11 @@
 """What a plain word of YAML means to Kubernetes, and how Go spells the numbers that come of it.
 
-YAML 1.1 words for booleans and null, Go's integer notations, no base 60, dates stay text.
+YAML 1.1 words for booleans and null, Go's integer notations, no base 60, dates stay text; and base64.
 """
 
 from __future__ import annotations
 
+import binascii
 import math
 import re
 import struct
@@ -53,6 +54,17 @@ def json_number(number: float) -> int | Number:
         return int(text) if "." not in text else Number(text)
     mantissa, exponent = _scientific(digits, int(exponent_text or 0))
     return Number(f"{mantissa}e{'-' if exponent < 0 else '+'}{abs(exponent)}")
+
+
+def decode_base64(text: str) -> bytes:
+    """What Go's `base64.StdEncoding` makes of a text: line ends are passed over wherever they are.
+
+    Raises ValueError for whatever else is no base64.
+    """
+    plain = text.replace("\n", "").replace("\r", "")
+    if len(plain) % 4:  # binascii takes a "=" too many
+        raise ValueError("its length is no multiple of four")
+    return binascii.a2b_base64(plain, strict_mode=True)
 
 
 def resolve(text: str, tag: str = "") -> tuple[str, object]:

@@ -7,7 +7,6 @@ tried first; Docker Hub's historic name fits images without a host.
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from trio_kubelet.api.tree import json_text
+from trio_kubelet.api.yaml_scalars import decode_base64
 from trio_kubelet.common.deep_json import decode_deep
 
 _HUB: Final = "index.docker.io"
@@ -112,11 +112,11 @@ def _logins(entries: _Entries) -> dict[str, Login]:
 def _login(entry: _Entry) -> Login:
     if not entry.auth:
         return Login(entry.username or "", entry.password or "", entry.email or "")
-    auth = re.sub(r"[\r\n]", "", entry.auth)  # as `base64` breaks its lines, and Go's decoder passes over
+    auth = re.sub(r"[\r\n]", "", entry.auth)
     padded = auth if auth.endswith("=") else auth + "=" * (-len(auth) % 4)
     try:
-        told = b"" if len(padded) % 4 else binascii.a2b_base64(padded, strict_mode=True)
-    except (binascii.Error, ValueError):
+        told = decode_base64(padded)
+    except ValueError:
         told = b""
     username, colon, password = told.decode("utf-8", "replace").partition(":")
     if not colon:

@@ -7,14 +7,13 @@ path or a command here and is read when used, in `credentials`.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
-import re
 from typing import Any
 
 import msgspec
 
 from trio_kubelet.api import yaml
+from trio_kubelet.api.yaml_scalars import decode_base64
 
 IN_CLUSTER = "in-cluster"
 """In place of a path: what a process in a pod finds of its cluster."""
@@ -177,8 +176,8 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         if not inline:
             return Source(file=os.path.join(base, file) if file else "")
         try:
-            return Source(data=base64.b64decode(re.sub(r"[\r\n]", "", inline), validate=True))
-        except binascii.Error as exc:
+            return Source(data=decode_base64(inline))
+        except ValueError as exc:
             raise KubeconfigError(f"{path}: {field}: not base64: {exc}") from exc
 
     return ClientConfig(
