@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.common.programs import redacted, run_to_end
+from trio_kubelet.common.programs import redacted, run_program, run_to_end
 
 
 def running(pid: int) -> bool:
@@ -51,6 +52,11 @@ async def test_of_a_program_that_prints_without_end_only_its_last_words_are_kept
         tracemalloc.stop()
     assert (code, len(said), said[-11:]) == (3, 4096, b"\0last words")
     assert most < 3_000_000
+
+
+async def test_a_name_with_an_equals_sign_is_another_variable() -> None:
+    """As in Go, where they are joined."""
+    assert await run_program(["sh", "-c", 'echo "$A"'], {**os.environ, "A=B": "c"}, b"") == b"B=c\n"
 
 
 async def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:

@@ -249,6 +249,13 @@ async def test_a_failing_exec_plugin_does_not_show_the_credential_it_printed(tmp
         )
 
 
+@pytest.mark.parametrize("more", [{"args": ["a\0b"]}, {"env": [{"name": "A", "value": "\0"}]}])
+async def test_an_exec_plugin_with_words_that_no_program_can_have(tmp_path: Path, more: Any) -> None:
+    path = script(tmp_path, "true")
+    with pytest.raises(OSError, match=f"^credential plugin: fork/exec {path}: invalid argument$"):
+        await exec_plugin.run_exec_plugin(ExecPlugin(command=path, **more), ClientConfig(server="https://x"))
+
+
 def test_an_encrypted_key_is_an_error_not_a_question(ca: CA, tmp_path: Path) -> None:
 
     certificate, _ = ca.pair("n")

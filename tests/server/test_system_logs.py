@@ -243,7 +243,16 @@ async def test_a_query_is_packed_when_asked(logs: Path) -> None:
     assert gzip.decompress(body.encode("latin-1")) == b"kubelet's\n"
 
 
-async def test_units_of_the_journal(logs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "--utc --no-pager --output=short-precise --pager-end --lines=2 --unit=kubelet\n"),
+        ({"pattern": ["\0"]}, "\nerror: journal output not available\n"),
+    ],
+)
+async def test_units_of_the_journal(
+    logs: Path, tmp_path: Path, more: dict[str, list[str]], said: str
+) -> None:
     journalctl = tmp_path / "journalctl"
     journalctl.write_text('#!/bin/sh\ncase "$1" in --field) echo kubelet.service;; *) echo "$@";; esac\n')
     journalctl.chmod(0o755)
@@ -251,15 +260,13 @@ async def test_units_of_the_journal(logs: Path, tmp_path: Path) -> None:
         method="GET",
         path="/logs/",
         target="/logs/",
-        query={"query": ["kubelet"], "tailLines": ["2"]},
+        query={"query": ["kubelet"], "tailLines": ["2"], **more},
         headers=(),
     )
     answer = await SystemLogs(True, str(logs), str(journalctl)).get(request)
     assert isinstance(answer, Response)
     assert isinstance(answer.body, AsyncIterator)
-    assert await taken(answer.body) == (
-        b"--utc --no-pager --output=short-precise --pager-end --lines=2 --unit=kubelet\n"
-    )
+    assert await taken(answer.body) == said.encode()
 
 
 def test_how_the_journal_is_asked() -> None:

@@ -90,12 +90,13 @@ async def start_process(
     said, and those with its output if STDOUT is. It is found as by `subprocess`, and the caller sets the
     deadline.
 
-    Raises OSError if it cannot be started, ValueError if its words are none that a program can have.
+    Raises OSError if it cannot be started.
     """
-    words = [_word(word) for word in command]
-    if any("=" in name for name in environment):
-        raise ValueError("illegal environment variable name")
-    variables = [_word(f"{name}={value}") for name, value in environment.items()]
+    try:
+        words = [_word(word) for word in command]
+        variables = [_word(f"{name}={value}") for name, value in environment.items()]
+    except ValueError:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), command[0]) from None
     path = os.pathsep.join(os.get_exec_path(environment))
     return Program(
         await PROGRAMS.run(
@@ -191,6 +192,7 @@ def _array(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def _word(text: str) -> bytes:
+    """What the kernel takes for a word of a program. Raises ValueError if there is no such word."""
     word = os.fsencode(text)
     if b"\0" in word:
         raise ValueError("embedded null byte")
