@@ -243,6 +243,8 @@ def test_unknown_and_duplicate_keys_are_one_warning(config_file: Any) -> None:
         ("address: 1.5", "address: expected a string, got the number 1.5"),
         ("clusterDNS: 1.1.1.1", "clusterDNS: expected a list, got the string '1.1.1.1'"),
         ("clusterDNS: [1]", "clusterDNS[0]: expected a string, got the number 1"),
+        (r'podLogsDir: "/var/log/\0pods"', "podLogsDir: has a zero byte"),
+        (r'clusterDNS: ["10.0.0.1\0"]', "clusterDNS[0]: has a zero byte"),
         ("evictionHard: [a]", "evictionHard: expected an object, got a list"),
         ("authentication: yes", "authentication: expected an object, got the boolean true"),
         ("syncFrequency: 60", 'syncFrequency: expected a duration such as "1m30s", got the number 60'),

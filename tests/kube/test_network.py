@@ -242,6 +242,36 @@ async def test_a_proxy_gets_requests_and_plain_watches() -> None:
     assert [target.startswith("http://api.test/api/v1/") for target in seen] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        ("http://u:pa/ss@p:1", "the proxy's address is no URL"),
+        ("http://[::1", "the proxy's address is no URL"),
+        ("ftp://p:1", "the proxy's address is no URL"),
+        ("socks5://p:1", "a proxy with the scheme socks5 is not supported"),
+    ],
+)
+async def test_a_proxy_that_is_none_makes_the_server_unavailable(proxy: str, said: str) -> None:
+    environment = {"HTTP_PROXY": proxy}
+    async with network.connect(ClientConfig(server="http://api.test"), SystemClock(), environment) as door:
+        with pytest.raises(APIUnavailable, match=rf'^Post "http://api.test/[^"]*": {said}$'):
+            await create_event(KubeClient(door))
+        with pytest.raises(APIUnavailable, match=rf'^Get "http://api.test/[^"]*": {said}$'):
+            async with door.watch("/api/v1/pods", {}, 15):
+                pass
+
+
+@pytest.mark.parametrize("server", ["http://a..b", "http://\u00ad", "https://a..b"])
+@pytest.mark.parametrize("period", [15, network.QUIET_PING_PERIOD])
+async def test_a_host_that_is_no_name_makes_the_server_unavailable(server: str, period: float) -> None:
+    async with network.connect(ClientConfig(server=server), SystemClock(), {}) as door:
+        with pytest.raises(APIUnavailable):
+            await create_event(KubeClient(door))
+        with pytest.raises(APIUnavailable):
+            async with door.watch("/api/v1/pods", {}, period):
+                pass
+
+
 async def test_a_broken_plain_watch_and_an_unfinished_event_are_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,6 +152,8 @@ def _decode_scalar(kind: Any, meta: Mapping[str, Any], value: Any) -> Any:
     if kind is str:
         if type(value) is not str:
             raise ValueError(f"expected a string, got {describe(value)}")
+        if "\0" in value:  # the system takes no such path, name or address, and each call would say so anew
+            raise ValueError("has a zero byte")
         return value
     if kind is bool:
         if not isinstance(value, bool):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -144,7 +145,7 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
     """The same from bytes; relative paths in it are relative to the directory of `path`."""
     try:
         tree: Any = yaml.load(data)
-        config = msgspec.convert(_without_nulls(tree), _Kubeconfig)
+        config = msgspec.convert(_checked(tree), _Kubeconfig)
     except (ValueError, msgspec.ValidationError) as exc:
         raise KubeconfigError(f"{path}: {exc}") from exc
     if config.kind != "Config":
@@ -169,6 +170,9 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
     if user.exec_ is not None and not user.exec_.command:
         raise KubeconfigError(f"{path}: users: exec: command is missing")
     server, base = _with_scheme(cluster), os.path.dirname(os.path.abspath(path))
+    for field, url in (("server", server), ("proxy-url", cluster.proxy_url)):
+        if url and (problem := _url_problem(url)):
+            raise KubeconfigError(f"{path}: clusters: {field}: {problem}")
     if not server.lower().startswith("https://"):
         user = _User()  # as client-go: nothing secret goes where anybody can read it
 
@@ -211,6 +215,24 @@ def _with_scheme(cluster: _Cluster) -> str:
     return f"{'https' if verified or cluster.insecure_skip_tls_verify else 'http'}://{cluster.server}"
 
 
+def _url_problem(url: str) -> str:
+    """Why nothing can be asked there, without the address, in which a password may stand; "" if it can be.
+
+    Whether there is such a host is not told.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as exc:
+        said = str(exc)
+        return "its port is no number up to 65535" if "Port" in said else "it is no URL"
+    if not url.isprintable() or " " in url:
+        return "it has characters that no URL has"
+    if parts.scheme not in ("http", "https"):
+        return f"the scheme is {parts.scheme}, but has to be http or https"
+    return "" if host else "it names no host"
+
+
 def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
     """A command with a slash is relative to the kubeconfig, one without is looked for in PATH."""
     if plugin is None or "/" not in plugin.command:
@@ -229,17 +251,24 @@ def in_cluster(environment: dict[str, str], directory: str = IN_CLUSTER_DIR) -> 
     if not host or not port:
         raise KubeconfigError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
     shown = f"[{host}]" if ":" in host else host
+    server = f"https://{shown}:{port}"
+    if problem := _url_problem(server):
+        raise KubeconfigError(f"KUBERNETES_SERVICE_HOST and _PORT: {problem}")
     return ClientConfig(
-        server=f"https://{shown}:{port}",
+        server=server,
         ca=Source(file=os.path.join(directory, "ca.crt")),
         token_file=os.path.join(directory, "token"),
     )
 
 
-def _without_nulls(tree: Any) -> Any:
-    """`null` counts as absent, as for Go."""
+def _checked(tree: Any, at: str = "") -> Any:
+    """`null` counts as absent, as for Go. Raises ValueError for texts with a zero byte: the system has no
+    file, host or program with such a name, and each call would say so anew.
+    """
     if isinstance(tree, dict):
-        return {key: _without_nulls(value) for key, value in tree.items() if value is not None}
+        return {key: _checked(value, f"{at}.{key}") for key, value in tree.items() if value is not None}
     if isinstance(tree, list):
-        return [_without_nulls(item) for item in tree]
+        return [_checked(item, f"{at}[{index}]") for index, item in enumerate(tree)]
+    if isinstance(tree, str) and "\0" in tree:
+        raise ValueError(f"{at.removeprefix('.')}: has a zero byte")
     return tree

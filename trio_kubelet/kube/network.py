@@ -158,7 +158,7 @@ class NetworkDoor:
                 requests = await self._requests_of(identity)
                 headers |= identity.headers
                 answer = await requests.ask(request.method, target, headers, request.body, _longest(request))
-        except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
+        except (trio.TooSlowError, httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
             self._count("<error>", request.method)
             raise APIUnavailable(
                 url_error(request.method, self._url(request.path, request.params), exc)
@@ -268,7 +268,7 @@ class NetworkDoor:
                         raise error_from(
                             answer.status_code, body, _seconds(answer.headers.get("Retry-After", ""))
                         )
-            except (trio.TooSlowError, httpx.HTTPError, OSError) as exc:
+            except (trio.TooSlowError, httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
                 self._count("<error>", "GET")
                 raise APIUnavailable(url_error("GET", url, exc)) from exc
             chunks = _chunks(answer, path, url)

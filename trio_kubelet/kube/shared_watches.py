@@ -342,7 +342,7 @@ async def _dial(url: str, tls: ssl.SSLContext, server_name: str, ping_period: fl
                 raise
     except trio.TooSlowError:
         raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
-    except (OSError, trio.BrokenResourceError) as error:
+    except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a host may be no name
         raise APIUnavailable(f"{host}:{port}: {error.__cause__ or error}") from error
 
 

@@ -78,8 +78,13 @@ def transport(
 
 
 def _proxy(url: str) -> httpcore.Proxy:
-    """A proxy, with the user and password that its URL names."""
-    proxy = httpx.Proxy(url)
+    """A proxy, with the user and password that its URL names. Raises httpx.ProxyError if it is none."""
+    try:
+        proxy = httpx.Proxy(url)
+    except (httpx.InvalidURL, ValueError):
+        raise httpx.ProxyError("the proxy's address is no URL") from None  # it may hold a password
+    if proxy.url.scheme not in ("http", "https"):
+        raise httpx.ProxyError(f"a proxy with the scheme {proxy.url.scheme} is not supported")
     return httpcore.Proxy(_url(proxy.url), proxy.raw_auth, proxy.headers.raw)
 
 

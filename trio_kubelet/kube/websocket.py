@@ -111,7 +111,7 @@ async def _connect(
             return plain if tls is None else await _secured(plain, tls, server_name)
     except trio.TooSlowError:
         raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
-    except (OSError, trio.BrokenResourceError) as exc:
+    except (OSError, UnicodeError, trio.BrokenResourceError) as exc:  # a host may be no name
         raise APIUnavailable(f"{host}:{port}: {exc.__cause__ or exc}") from exc
 
 
