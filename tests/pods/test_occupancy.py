@@ -95,6 +95,6 @@ def test_the_ports_of_a_large_pod_are_gone_through_once(addresses: list[str]) ->
     ports = [(ip, number) for ip in addresses for number in range(1, 5001)]
     ports += [(f"10.1.{each >> 8}.{each & 255}", 9000) for each in range(5000)]
     pod = one("large", {}, ports)
-    for _ in within_cpu(0.5):  # each against each: minutes
+    for _ in within_cpu(0.5):  # each against each: a hundred million looks
         others = Occupancy([pod]).beside("uid-large")
         assert not any(map(others.have_port, host_ports(pod)))

@@ -222,15 +222,17 @@ def _url_problem(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as exc:
-        said = str(exc)
-        return "its port is no number up to 65535" if "Port" in said else "it is no URL"
+    except ValueError:
+        return "it is no URL"
+    try:
+        _ = parts.port
+    except ValueError:
+        return "its port is no number up to 65535"
     if not url.isprintable() or " " in url:
         return "it has characters that no URL has"
     if parts.scheme not in ("http", "https"):
         return f"the scheme is {parts.scheme}, but has to be http or https"
-    return "" if host else "it names no host"
+    return "" if parts.hostname else "it names no host"
 
 
 def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
