@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,6 +157,7 @@ def test_json(lines: Callable[..., io.StringIO]) -> None:
         (KeyError("x"), "KeyError: 'x'"),
         (RuntimeError(), "RuntimeError"),
         (TimeoutError(), "TimeoutError"),
+        (trio.TooSlowError(), "context deadline exceeded"),
         (OSError(13, "Permission denied", b"/a"), "/a: Permission denied"),
         (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [ValueError("b")])]), "[a, b]"),
     ],

@@ -14,6 +14,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.common import log as logging
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType, PodParts, PodStatus
+from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
 from trio_kubelet.pleg.outbox import Outbox
@@ -157,6 +158,9 @@ async def test_one_hung_pod_holds_up_nobody(autojump_clock: Clock) -> None:
         events = await world.events_for(2)
         assert len({event.pod_uid for event in events}) == 499
         assert world.pleg.healthy() is None
+        hung = ({f"p{number}" for number in range(500)} - {event.pod_uid for event in events}).pop()
+        with pytest.raises(InspectionFailed, match=f"pod {hung} .*: context deadline exceeded$"):
+            await world.cache.get_newer_than(hung, -1)
         # The hung one is tried again by itself, once its deadline has passed.
         later = await world.events_for(LookLimits().deadline + 2)
         assert len({event.pod_uid for event in later}) == 1

@@ -26,6 +26,7 @@ from trio_kubelet.commands.logs import choose_container, path_of
 from trio_kubelet.commands.output import complain, escaped
 from trio_kubelet.commands.queries import the_pod
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.log import describe_error
 
 PROTOCOL: Final = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = b"\0", 1, 2, 3, b"\4", b"\xff"
@@ -99,7 +100,8 @@ async def _run(socket_path: str, target: str, stdin: bool, terminal: bool) -> in
                     nursery, stream, "agent", target, subprotocols=[PROTOCOL]
                 )
         except (OSError, trio.TooSlowError) as exc:
-            raise AgentUnreachable(f"no answer at {socket_path} ({exc}); is the agent running?") from exc
+            why = describe_error(exc)
+            raise AgentUnreachable(f"no answer at {socket_path} ({why}); is the agent running?") from exc
         if stdin:
             nursery.start_soon(_send_input, in_, connection)
         if terminal and sys.stdout.isatty():

@@ -38,6 +38,9 @@ _CHUNK: Final = 4096
 _SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie"})
 _REDACTED: Final = "<redacted>"
 
+# What an operator would not know by its type. The names of Trio's types, for options are read without Trio.
+_WORDLESS: Final = {"TooSlowError": "context deadline exceeded"}
+
 _ESCAPES: Final = {
     ord("\a"): "\\a",
     ord("\b"): "\\b",
@@ -95,7 +98,8 @@ def describe_error(err: BaseException) -> str:
         return parts[0] if len(parts) == 1 else "[" + ", ".join(parts) + "]"
     text = str(err)
     if not text:
-        return type(err).__name__
+        name = type(err).__name__
+        return _WORDLESS.get(name, name)
     if isinstance(err, OSError) and err.strerror and err.filename is not None:
         return f"{os.fsdecode(err.filename)}: {err.strerror}"
     if type(err).__module__ == "builtins" and not isinstance(err, OSError | ValueError):

@@ -13,6 +13,7 @@ import math
 
 import trio
 
+from trio_kubelet.common.log import describe_error
 from trio_kubelet.observed.types import PodStatus
 
 
@@ -130,5 +131,6 @@ class StatusCache:
         if entry is None:
             return PodStatus(uid=uid, name="", namespace="")
         if entry.error is not None:
-            raise InspectionFailed(f"pod {uid} could not be inspected: {entry.error}") from entry.error
+            why = describe_error(entry.error)
+            raise InspectionFailed(f"pod {uid} could not be inspected: {why}") from entry.error
         return entry.status or PodStatus(uid=uid, name="", namespace="")
