@@ -14,7 +14,7 @@ export TRIO_KUBELET_REQUIRE_CONTAINERD ?= $(if $(filter 0,$(shell id -u)),1,0)
 BESIDE := -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run browser test test-beside test-alone node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-relist bench-starts wheel deb install uninstall clean
+.PHONY: help run browser test test-beside test-alone node-machine test-node node-shutdown node-shell soak lint c-test c-valgrind c-fuzz bench bench-node bench-density bench-kubelet bench-relist bench-starts wheel deb install uninstall clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -92,6 +92,12 @@ bench-density: $(INSTALLED) ## 200 real pods (PODS=…, PERIOD=… of their prob
 	$(BIN)/python -m trio_kubelet.standalone.packages
 	tools/fresh-disk $(BIN)/python -m bench.density_figures --pods $(or $(PODS),200) --period $(or $(PERIOD),10) \
 		$(if $(OCI_RUNTIME),--oci-runtime $(OCI_RUNTIME))
+
+bench-kubelet: $(INSTALLED) ## 100 real pods (PODS=…, PERIOD=…, ROUNDS=…, OCI_RUNTIME=…): start, rest, deaths, in turn with a kubelet (KUBELET=…, as root)
+	$(BIN)/python -m trio_kubelet.precompile
+	$(BIN)/python -m trio_kubelet.standalone.packages
+	tools/fresh-disk $(BIN)/python -m bench.beside_kubelet --kubelet $(KUBELET) --pods $(or $(PODS),100) \
+		--period $(or $(PERIOD),10) --rounds $(or $(ROUNDS),2) $(if $(OCI_RUNTIME),--oci-runtime $(OCI_RUNTIME))
 
 bench-relist: $(INSTALLED) ## the relist alone, at the size that counts; ends with a line of JSON
 	$(BIN)/python -m bench.relist_quick
