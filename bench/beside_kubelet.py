@@ -12,24 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import trio
 
-from bench.density_figures import Spans, repair, rest, start
+from bench.density_figures import Spans, provide_with, repair, rest, start
 from bench.node_figures import Figures
 from bench.start_figures import OF_A_CLUSTER, start_weighed, weigh, weights
-from tests.containerd.harness import Agent, Node, running_node, wait_until
+from tests.containerd.harness import Agent, Node, running_node
 from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
 from trio_kubelet.standalone.agent import configuration
-from trio_kubelet.standalone.node import Provisions, provide
-from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
+from trio_kubelet.standalone.node import Provisions
 
 BY_ITSELF = {
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
@@ -41,29 +37,17 @@ async def start_kubelet(node: Node, kubelet: Path, pods: int) -> Agent:
     """A kubelet in the agent's place; it wants its cgroup root to be there."""
     CgroupTree(find_hierarchies()).create(node.layout.cgroup_root)
     config = {"maxPods": 2 * pods + 10, **OF_A_CLUSTER, **BY_ITSELF}
-    file, log = node.layout.base / "kubelet.json", node.logs / "kubelet.log"
+    file = node.layout.base / "kubelet.json"
     file.write_text(configuration(node.layout, node.manifests, node.ports, config))
-    with log.open("wb") as out:
-        process = await trio.lowlevel.open_process(
-            [
-                str(kubelet),
-                f"--config={file}",
-                f"--root-dir={node.layout.agent_root}",
-                f"--cert-dir={node.layout.agent_root / 'pki'}",
-                f"--hostname-override={node.layout.name}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-    node.agent = agent = Agent(process, log)
-
-    async def serves() -> bool:
-        assert process.poll() is None, f"the kubelet ended:\n{agent.log_text()[-4000:]}"
-        return (await node.get(node.ports.read_only, "/healthz")).status_code == 200
-
-    await wait_until(serves, 60, "the kubelet's healthz says ok")
+    agent = await node.start_program(
+        [
+            str(kubelet),
+            f"--config={file}",
+            f"--root-dir={node.layout.agent_root}",
+            f"--cert-dir={node.layout.agent_root / 'pki'}",
+            f"--hostname-override={node.layout.name}",
+        ]
+    )
     weigh(node, agent)
     return agent
 
@@ -89,18 +73,16 @@ async def one(provisions: Provisions, kubelet: Path | None, pods: int, period: i
 
 async def measure(
     kubelet: Path, pods: int, period: int, rounds: int, oci_runtime: Path | None
-) -> dict[str, Sequence[Figures]]:
+) -> dict[str, list[Figures]]:
     """So many rounds of both, in turn, so that a busy machine is busy for both."""
-    provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
-    if oci_runtime is not None:
-        provisions = replace(provisions, containerd=replace(provisions.containerd, oci_runtime=oci_runtime))
+    provisions = await provide_with(oci_runtime)
     found: dict[str, list[Figures]] = {"agent": [], "kubelet": []}
     with weights():
         for _ in range(rounds):
             for name, path in (("agent", None), ("kubelet", kubelet)):
                 found[name].append(await one(provisions, path, pods, period))
                 print(name, json.dumps(found[name][-1]), file=sys.stderr, flush=True)
-    return dict(found)
+    return found
 
 
 def main() -> None:

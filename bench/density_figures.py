@@ -50,7 +50,7 @@ from trio_kubelet.commands.client import SOCKET_NAME
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.nodepage.feed import IDLE_BEAT
-from trio_kubelet.standalone.node import provide
+from trio_kubelet.standalone.node import Provisions, provide
 from trio_kubelet.standalone.packages import DEFAULT_CONTAINERD
 
 COMMAND = ["true"]
@@ -247,13 +247,19 @@ async def plain_and_probed(
     return took
 
 
+async def provide_with(oci_runtime: Path | None) -> Provisions:
+    """What a node is made of, with a binary in the place of runc if one is given."""
+    provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
+    if oci_runtime is None:
+        return provisions
+    return replace(provisions, containerd=replace(provisions.containerd, oci_runtime=oci_runtime))
+
+
 async def measure(
     pods: int, widths: Sequence[int], period: int, oci_runtime: Path | None, *, only_start: bool
 ) -> Figures:
     """All figures of one number of pods, on a node of their own."""
-    provisions = await provide(DEFAULT_CONTAINERD, lambda text: print(text, file=sys.stderr))
-    if oci_runtime is not None:
-        provisions = replace(provisions, containerd=replace(provisions.containerd, oci_runtime=oci_runtime))
+    provisions = await provide_with(oci_runtime)
     found: Figures = {"pods": pods, "period_s": period, "load": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as scratch, weights():
         async with (

@@ -161,14 +161,18 @@ class Node:
         """Start the `trio-kubelet` command. `config` fields override the file's; waits for healthz
         and the pages.
         """
-        assert self.agent is None, "an agent is already running"
-        self.agent_starts += 1
         file = self.layout.base / "agent.json"
         file.write_text(configuration(self.layout, self.manifests, self.ports, config))
+        return await self.start_program(command_line(self.layout, file, flags), wait=wait)
+
+    async def start_program(self, command: Sequence[str], *, wait: bool = True) -> Agent:
+        """Start this as the node's agent; waits for healthz and the pages."""
+        assert self.agent is None, "an agent is already running"
+        self.agent_starts += 1
         log = self.logs / f"agent-{self.agent_starts}.log"
         with log.open("wb") as out:
             process = await trio.lowlevel.open_process(
-                command_line(self.layout, file, flags),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

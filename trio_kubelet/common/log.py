@@ -38,9 +38,6 @@ _CHUNK: Final = 4096
 _SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie"})
 _REDACTED: Final = "<redacted>"
 
-# What an operator would not know by its type. The names of Trio's types, for options are read without Trio.
-_WORDLESS: Final = {"TooSlowError": "context deadline exceeded"}
-
 _ESCAPES: Final = {
     ord("\a"): "\\a",
     ord("\b"): "\\b",
@@ -99,7 +96,8 @@ def describe_error(err: BaseException) -> str:
     text = str(err)
     if not text:
         name = type(err).__name__
-        return _WORDLESS.get(name, name)
+        # Trio's, as Go says it; by its name, for options are read without Trio.
+        return "context deadline exceeded" if name == "TooSlowError" else name
     if isinstance(err, OSError) and err.strerror and err.filename is not None:
         return f"{os.fsdecode(err.filename)}: {err.strerror}"
     if type(err).__module__ == "builtins" and not isinstance(err, OSError | ValueError):

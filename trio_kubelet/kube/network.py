@@ -47,6 +47,7 @@ QUIET_PING_PERIOD = 60.0
 """Watches that ask no more often than this whether the connection lives share one (see `shared_watches`)."""
 WEBSOCKET_REST = 1800.0
 """Seconds for which plain HTTP is used after a server took a watch over it but refused the WebSocket."""
+_NO_ANSWER = (trio.TooSlowError, httpx.HTTPError, httpx.InvalidURL, OSError)
 
 _KEPT = 20
 """Idle connections that stay open, each for `_EXPIRY` seconds."""
@@ -158,7 +159,7 @@ class NetworkDoor:
                 requests = await self._requests_of(identity)
                 headers |= identity.headers
                 answer = await requests.ask(request.method, target, headers, request.body, _longest(request))
-        except (trio.TooSlowError, httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
+        except _NO_ANSWER as exc:
             self._count("<error>", request.method)
             raise APIUnavailable(
                 url_error(request.method, self._url(request.path, request.params), exc)
@@ -268,7 +269,7 @@ class NetworkDoor:
                         raise error_from(
                             answer.status_code, body, _seconds(answer.headers.get("Retry-After", ""))
                         )
-            except (trio.TooSlowError, httpx.HTTPError, httpx.InvalidURL, OSError) as exc:
+            except _NO_ANSWER as exc:
                 self._count("<error>", "GET")
                 raise APIUnavailable(url_error("GET", url, exc)) from exc
             chunks = _chunks(answer, path, url)
