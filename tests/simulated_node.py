@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,12 +19,16 @@ ROOT = Path(__file__).parents[1]
 
 
 @asynccontextmanager
-async def simulated_node(name: str, base: Path) -> AsyncIterator[tuple[list[str], AgentPorts]]:
-    """The agent's command line on such a node, without an API server, and its ports."""
+async def simulated_node(
+    name: str, base: Path, settings: Mapping[str, object] = {}
+) -> AsyncIterator[tuple[list[str], AgentPorts]]:
+    """The agent's command line on such a node, without an API server, and its ports; `settings` are added to
+    its configuration.
+    """
     layout, ports = await new_layout(name, base), free_ports()
     manifests, config = base / "manifests", base / "agent.json"
     manifests.mkdir()
-    extra = {"cgroupsPerQOS": False, "enforceNodeAllocatable": []}
+    extra = {"cgroupsPerQOS": False, "enforceNodeAllocatable": [], **settings}
     config.write_text(configuration(layout, manifests, ports, extra))
     command = [sys.executable, "-m", "trio_kubelet", "sim", f"--socket={layout.socket}"]
     runtime = await trio.lowlevel.open_process(command, cwd=ROOT, stdout=subprocess.DEVNULL)

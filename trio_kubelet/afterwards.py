@@ -58,7 +58,7 @@ async def start_afterwards(
     if config.resolv_conf:
         check = ResolvConfCheck(config.resolv_conf, config.cluster_domain, base.recorder)
         nursery.start_soon(keep_running, "limits of resolv.conf", check.run)
-    start_pressure(nursery, base, agent, node.pressure, stats)
+    start_pressure(nursery, base, agent, node.pressure, stats, node.traces.span)
     await start_shutdown(nursery, base, agent, node.shutdown)
     membership, cluster = node.membership, node.cluster
     servers = Servers(
@@ -69,6 +69,7 @@ async def start_afterwards(
         client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
         node=node_itself(node),
+        around=node.traces.served_request,
     )
     certificate = await servers.start(nursery)
     if base.gates.enabled("PodsAPI"):

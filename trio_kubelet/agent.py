@@ -100,7 +100,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
             on_call=CallMetrics(registry),
             use_streaming=uses_list_streams(config.feature_gates),
             direct=True,
-            begin_span=traces.begin_call,
+            begin_span=traces.runtime_call,
         ) as services,
         open_asyncio_loop() as loop,
         AsyncExitStack() as stack,
@@ -118,7 +118,7 @@ async def run_agent(flags: KubeletFlags, config: KubeletConfiguration, service: 
         if flags.kubeconfig and not config.run_once:
             from trio_kubelet.membership import open_membership
 
-            membership = await stack.enter_async_context(open_membership(base))
+            membership = await stack.enter_async_context(open_membership(base, traces.api_request))
         node = RealNode(
             base,
             membership=membership,
@@ -162,7 +162,7 @@ class RealNode:
         loop: AsyncioLoop,
         traces: Traces,
     ) -> None:
-        self.base, self.membership, self.loop = base, membership, loop
+        self.base, self.membership, self.loop, self.traces = base, membership, loop, traces
         self.health = RuntimeHealth(base.services.runtime)
         self.pressure = pressure_monitor(base)
         self.shutdown = node_shutdown(base)
@@ -188,7 +188,7 @@ class RealNode:
         self._side = self.cluster or Alone(base)
         self.storage = self._storage(calls)
         self._ooms = OOMWatcher(base.recorder)
-        self.agent = self._agent(traces)
+        self.agent = self._agent()
         self.plugged.attach(self.agent)
 
     async def start_stores(self, nursery: trio.Nursery) -> None:
@@ -260,7 +260,7 @@ class RealNode:
             sync_frequency=base.config.sync_frequency,
         )
 
-    def _agent(self, traces: Traces) -> NodeAgent:
+    def _agent(self) -> NodeAgent:
         """The node-local agent over the doors of this node."""
         base, side, plugged, services = self.base, self._side, self.plugged, self.base.services
         node, health, root_dir = base.machine.node, self.health, base.flags.root_dir
@@ -315,7 +315,7 @@ class RealNode:
             allocating=plugged.allocating,
             given_health=plugged.given_health,
             device_plugins=plugged.device_plugins.healthy,
-            traced=traces.syncer,
+            traces=self.traces,
             settings=agent_settings(base),
         )
 

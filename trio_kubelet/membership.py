@@ -22,6 +22,7 @@ from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.client_plan import ClientPlan, plan_client
 from trio_kubelet.kube.connections import Connections, RateLimits, closing
+from trio_kubelet.kube.doors import RequestSpan
 from trio_kubelet.kube.kubeconfig import KubeconfigError
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.node.doors import PressureDoor
@@ -146,11 +147,11 @@ class Membership:
 
 
 @asynccontextmanager
-async def open_membership(base: Base) -> AsyncIterator[Membership]:
-    """The membership that flags ask for, not yet joined."""
+async def open_membership(base: Base, span: RequestSpan | None) -> AsyncIterator[Membership]:
+    """The membership that flags ask for, not yet joined; its requests happen within `span`s."""
     metrics = KubeMetrics(base.registry)
     streams_lists = base.gates.enabled("WatchListClient")
-    lanes = Connections(base.clock, limits(base.config), metrics, streams_lists=streams_lists)
+    lanes = Connections(base.clock, limits(base.config), metrics, span=span, streams_lists=streams_lists)
     async with closing(lanes) as connections:
         yield Membership(base=base, connections=connections, metrics=metrics)
 

@@ -37,7 +37,8 @@ from trio_kubelet.pods.doors import (
     MirrorsDoor,
     NoClaims,
     SourcesDoor,
-    SyncerDoor,
+    TracesDoor,
+    Untraced,
     VolumesDoor,
 )
 from trio_kubelet.pods.manager import PodManager
@@ -97,7 +98,7 @@ class NodeAgent:
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
         given_health: Callable[[Pod, str], Sequence[ResourceStatus]] = lambda pod, container: (),
         device_plugins: Callable[[], str | None] = lambda: None,  # why none can register
-        traced: Callable[[SyncerDoor], SyncerDoor] = lambda syncer: syncer,
+        traces: TracesDoor = Untraced(),
         settings: AgentSettings,
     ) -> None:
         self._configs, self._host_ips, self._settings = configs, host_ips, settings
@@ -166,7 +167,7 @@ class NodeAgent:
             mirrors=mirrors,
             claims=claims,
             pull_secrets=pull_secrets,
-            traced=traced,
+            traces=traces,
             gc_policy=settings.gc,
             worker_periods=settings.workers,
         )

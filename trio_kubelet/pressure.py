@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import trio
@@ -65,8 +67,9 @@ def start_pressure(
     agent: NodeAgent,
     monitor: PressureMonitor,
     stats: StatsRoom,
+    span: Callable[[str], AbstractContextManager[object]],
 ) -> None:
-    """Starts evictions and the collection of images."""
+    """Starts evictions and the collection of images, which happens within `span`s."""
     config, services = base.config, base.services
     policy = ImagePolicy(
         high=config.image_gc_high_threshold_percent,
@@ -82,6 +85,7 @@ def start_pressure(
         pods=agent.room.pods.pods,
         events=base.recorder,
         registry=base.registry,
+        span=span,
     )
     alarm = kernel_alarm(base, monitor)
     manager = EvictionManager(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -74,7 +74,12 @@ class Runtime:
 
 
 class World:
-    def __init__(self, runtime: Runtime, policy: ImagePolicy = POLICY) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        policy: ImagePolicy = POLICY,
+        span: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.runtime, self.said, self.registry = runtime, Said(), CollectorRegistry()
         self.capacity, self.elsewhere = 1000, 0
         self.pods: list[v1.Pod] = []
@@ -87,6 +92,7 @@ class World:
             pods=lambda: self.pods,
             events=self.said,
             registry=self.registry,
+            span=span,
         )
 
     def _filesystem(self) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ class Server:
         ca = CA()
         self.tls = ca.server_context(directory, ("127.0.0.1",))
         self.tls.set_alpn_protocols(["h2"])
-        self.client = trusting(ca.pem)
+        self.ca_pem, self.client = ca.pem, trusting(ca.pem)
         self.status = 200
         self.streams_allowed = 100
         self.silent = False

@@ -17,7 +17,7 @@ from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeResults
+from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeResults, TracesDoor, Untraced
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.syncer import NodeView, NoMirrors
@@ -189,6 +189,7 @@ class World:
         mirrors: MirrorsDoor | None = None,
         gc_policy: GCPolicy = GCPolicy(),
         view: NodeView | None = None,
+        traces: TracesDoor = Untraced(),
     ) -> None:
         """`node`: another world whose runtime, mounts, cgroups and directories this one finds.
 
@@ -225,6 +226,7 @@ class World:
             gc_policy=gc_policy,
             worker_periods=periods or WorkerPeriods(),
             node=lambda: view or NodeView(),
+            traces=traces,
         )
         self.updates, self._receive = trio.open_memory_channel[PodUpdate](16)
         if pod_config is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,11 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import pytest
 import trio
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from tests.tracing.taken import Taken, receiving
 from trio_kubelet.api import v1
-from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, SystemClock
 from trio_kubelet.config.types import Tracing
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.doors import BeginSpan
@@ -30,9 +27,7 @@ from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import Stage, SyncType, Worker
 from trio_kubelet.tracing import Traces, open_traces
-from trio_kubelet.tracing.export import sampler
 
-CLOCK = TrioClock(1_763_700_000 * NANOSECONDS)
 POD = v1.Pod(metadata=v1.ObjectMeta(name="web", namespace="d", uid="u"))
 WORKER = Worker(
     uid="u", full_name="web_d", stage=Stage.SYNCING, since_ns=0, pod=POD, sync_type=SyncType.UPDATE
@@ -45,15 +40,15 @@ _TAKEN = 1  # of the flags of a trace (W3C Trace Context)
 class Work:
     """A syncer that makes two calls of the runtime side by side and reports what it is told to."""
 
-    def __init__(self, report: SyncReport, begin_call: BeginSpan | None = None) -> None:
+    def __init__(self, report: SyncReport, runtime_call: BeginSpan | None = None) -> None:
         self.report = report
-        self._begin_call = begin_call
+        self._runtime_call = runtime_call
 
     async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
         async with trio.open_nursery() as nursery:
-            if self._begin_call is not None:
-                nursery.start_soon(self._call, self._begin_call, "RunPodSandbox", 2.0, Code.OK)
-                nursery.start_soon(self._call, self._begin_call, "CreateContainer", 1.0, Code.UNAVAILABLE)
+            if self._runtime_call is not None:
+                nursery.start_soon(self._call, self._runtime_call, "RunPodSandbox", 2.0, Code.OK)
+                nursery.start_soon(self._call, self._runtime_call, "CreateContainer", 1.0, Code.UNAVAILABLE)
             await trio.sleep(2.0)
         return self.report
 
@@ -78,22 +73,9 @@ async def nothing_new() -> PodStatus:
     return STATUS
 
 
-class Taken:
-    """A provider whose spans are at hand."""
-
-    def __init__(self, rate: int | None) -> None:
-        self._memory = InMemorySpanExporter()
-        self._provider = TracerProvider(sampler=sampler(rate), shutdown_on_exit=False)
-        self._provider.add_span_processor(SimpleSpanProcessor(self._memory))
-        self.traces = Traces(self._provider.get_tracer("tests"), CLOCK)
-
-    def spans(self) -> dict[str, ReadableSpan]:
-        return {span.name: span for span in self._memory.get_finished_spans()}
-
-
 async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio.testing.MockClock) -> None:
     taken = Taken(1_000_000)
-    work = Work(SyncReport(acted=True), taken.traces.begin_call)
+    work = Work(SyncReport(acted=True), taken.traces.runtime_call)
     assert await taken.traces.syncer(work).sync_pod(WORKER, STATUS) == SyncReport(acted=True)
     spans = taken.spans()
     sync = spans["syncPod"]
@@ -140,19 +122,18 @@ async def test_so_many_of_a_million_are_taken(
     rate: int | None, least: int, most: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     taken = Taken(rate)
-    begin = taken.traces.begin_call
+    begin = taken.traces.runtime_call
     assert begin is not None
-    memory = taken._memory
     for _ in range(1000):
         begin("Status").end(Code.OK)
-    assert least <= len(memory.get_finished_spans()) <= most
+    assert least <= len(taken.ended()) <= most
 
 
 def test_without_traces_nothing_is_in_between() -> None:
     work = Work(SyncReport())
     traces = Traces(None, SystemClock())
     assert traces.syncer(work) is work
-    assert traces.begin_call is None
+    assert traces.runtime_call is None
 
 
 class Runtime:
@@ -194,7 +175,7 @@ async def test_the_runtime_is_told_which_trace_a_call_belongs_to(direct: bool, t
     taken, path = Taken(1_000_000), tmp_path / "cri.sock"
     with Runtime(path) as runtime, trio.fail_after(RECEIVER_SECONDS):
         async with open_cri(
-            str(path), use_streaming=False, direct=direct, begin_span=taken.traces.begin_call
+            str(path), use_streaming=False, direct=direct, begin_span=taken.traces.runtime_call
         ) as services:
             await services.runtime.version()
             await services.runtime.list_containers_raw()
@@ -207,7 +188,7 @@ async def test_the_runtime_is_told_which_trace_a_call_belongs_to(direct: bool, t
 
 
 async def test_of_a_trace_that_is_not_taken_the_runtime_hears_so() -> None:
-    begin = Taken(None).traces.begin_call
+    begin = Taken(None).traces.runtime_call
     assert begin is not None
     _, _, flags = begin("Version").metadata["traceparent"].rpartition("-")
     assert not int(flags, 16) & _TAKEN
@@ -222,37 +203,13 @@ async def test_without_traces_the_runtime_hears_of_none(direct: bool, tmp_path: 
     assert "traceparent" not in runtime.got[0]
 
 
-class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """An OTLP receiver."""
-
-    def __init__(self) -> None:
-        self.got: list[Any] = []
-        self.came = threading.Event()
-
-    def Export(self, request: Any, context: Any) -> Any:  # noqa: N802, the service's own name
-        self.got.append(request)
-        self.came.set()
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-@pytest.fixture
-def receiver() -> Iterator[tuple[Receiver, str]]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    servicer = Receiver()
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield servicer, f"127.0.0.1:{port}"
-    server.stop(None).wait()
-
-
-async def test_spans_reach_a_receiver_at_the_end(receiver: tuple[Receiver, str]) -> None:
-    servicer, endpoint = receiver
-    config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
-    async with open_traces(config, "node-a", SystemClock()) as traces:
-        assert traces.begin_call is not None
-        traces.begin_call("Status").end(Code.OK)
-    assert await trio.to_thread.run_sync(servicer.came.wait, RECEIVER_SECONDS)
+async def test_spans_reach_a_receiver_at_the_end() -> None:
+    with receiving() as (servicer, endpoint):
+        config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
+        async with open_traces(config, "node-a", SystemClock()) as traces:
+            assert traces.runtime_call is not None
+            traces.runtime_call("Status").end(Code.OK)
+        assert await trio.to_thread.run_sync(servicer.came.wait, RECEIVER_SECONDS)
     [spans] = servicer.got[0].resource_spans
     resource = {each.key: each.value.string_value for each in spans.resource.attributes}
     assert (resource["service.name"], resource["host.name"]) == ("kubelet", "node-a")
@@ -266,7 +223,7 @@ async def test_a_receiver_that_is_away_holds_nobody_up() -> None:
         config = Tracing(endpoint=f"127.0.0.1:{closed.getsockname()[1]}", sampling_rate_per_million=1_000_000)
         began = trio.current_time()
         async with open_traces(config, "node-a", SystemClock()) as traces:
-            begin = traces.begin_call
+            begin = traces.runtime_call
             assert begin is not None
             for _ in range(5000):  # more than the queue holds
                 begin("Status").end(Code.OK)

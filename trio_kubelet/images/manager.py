@@ -5,6 +5,7 @@ pressure (kubelet: `images.ImageGCManager`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import trio
@@ -62,6 +63,7 @@ class ImageGarbage:
         pods: Callable[[], Iterable[v1.Pod]],
         events: NodeRecorderDoor,
         registry: CollectorRegistry,
+        span: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """`filesystem` tells capacity and available bytes of that with the images; `pods` are those whose
         image volumes are in use.
@@ -72,6 +74,7 @@ class ImageGarbage:
         self._filesystem = filesystem
         self._pods = pods
         self._events = events
+        self._span = span
         self._records: Records = {}
         self._began = trio.current_time()
         self._turn = trio.Lock()
@@ -98,7 +101,7 @@ class ImageGarbage:
             else:
                 failed = False
             await trio.sleep(PERIOD)
-            task = self._look if self._policy.off else self._collect
+            task = self._look if self._policy.off else self._collect_seen
 
     async def delete_unused(self) -> None:
         """Removes everything that nothing uses and is not brand new. Raises ImageGCError, CRIError and
@@ -108,6 +111,10 @@ class ImageGarbage:
         async with self._turn:
             order = await self._look()
             await self._free_space(order, None)
+
+    async def _collect_seen(self) -> list[ImageRecord]:
+        with self._span("Images/GarbageCollect"):
+            return await self._collect()
 
     async def _collect(self) -> list[ImageRecord]:
         order = await self._look()

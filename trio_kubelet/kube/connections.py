@@ -27,7 +27,7 @@ from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
-from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
+from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream, RequestSpan
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -110,11 +110,13 @@ class Connections:
         metrics: KubeMetrics | None = None,
         environment: Mapping[str, str] = os.environ,
         *,
+        span: RequestSpan | None = None,
         streams_lists: bool = True,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
         self._environment = environment
+        self._span = span
         self._credentials: Credentials | None = None
         self.api = APILane(bucket_for(limits.api_qps, limits.api_burst), streams_lists=streams_lists)
         self.heartbeat = APILane(None, streams_lists=streams_lists)
@@ -129,7 +131,11 @@ class Connections:
         network = await NODE_FILES.run(import_module, "trio_kubelet.kube.network")
         self._credentials = credentials = Credentials(config, self._clock)
         for lane in self._lanes:
-            lane.open(network.NetworkDoor(credentials, self._environment, lane.limiter, self._metrics))
+            lane.open(
+                network.NetworkDoor(
+                    credentials, self._environment, lane.limiter, self._metrics, self._span or network.unseen
+                )
+            )
 
     async def use_certificate(self, files: PairFiles) -> None:
         """From now on this certificate is who we are; connections made with another are given up."""

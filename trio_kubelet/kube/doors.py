@@ -6,18 +6,13 @@ and needs no sockets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import NamedTuple, Protocol
 
 import trio
 
 from trio_kubelet.api import v1
-
-if TYPE_CHECKING:  # imported when a node has plugins
-    pass
-
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple
 
 JSON = "application/json"
 
@@ -46,6 +41,21 @@ class WholeAnswer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+
+
+class SpanOfRequest(Protocol):
+    """One request as it is seen in traces. `headers`: by which the server joins its own spans to it."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    def answered(self, status: int) -> None:
+        """The answer has begun."""
+        ...
+
+
+RequestSpan = Callable[[str, str], AbstractContextManager[SpanOfRequest]]
+"""Of method and URL; around each request, in the task that makes it. What leaves the block went wrong."""
 
 
 class HTTPRequests(Protocol):

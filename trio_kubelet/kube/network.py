@@ -12,7 +12,14 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
@@ -24,7 +31,16 @@ from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.answer_bodies import ChunkedEvents, abandon, read_body
 from trio_kubelet.kube.credentials import ClientIdentity, Credentials
 from trio_kubelet.kube.direct import DirectRequests
-from trio_kubelet.kube.doors import JSON, APIAnswer, APIRequest, EventStream, HTTPRequests, WholeAnswer
+from trio_kubelet.kube.doors import (
+    JSON,
+    APIAnswer,
+    APIRequest,
+    EventStream,
+    HTTPRequests,
+    RequestSpan,
+    SpanOfRequest,
+    WholeAnswer,
+)
 from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused, error_from
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -62,6 +78,21 @@ _KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
+
+
+class _Unseen:
+    headers: Final[Mapping[str, str]] = {}
+
+    def answered(self, status: int) -> None:
+        pass
+
+
+_UNSEEN: Final = nullcontext(_Unseen())
+
+
+def unseen(method: str, url: str) -> AbstractContextManager[SpanOfRequest]:
+    """The `RequestSpan` of who has no traces."""
+    return _UNSEEN
 
 
 class _Requests:
@@ -124,11 +155,13 @@ class NetworkDoor:
         environment: Mapping[str, str],
         limiter: TokenBucket | None = None,
         metrics: KubeMetrics | None = None,
+        span: RequestSpan = unseen,
     ) -> None:
         """`environment` is looked at for proxies only; without a limiter nothing waits for its turn."""
         config = credentials.config
         self._server = config.server
         self._prefix = quote(urlsplit(config.server).path.rstrip("/"), safe=_AS_IT_IS)
+        self._origin = self._server.removesuffix(self._prefix)
         self._server_name = config.tls_server_name
         self._proxy = config.proxy_url or proxy_for(config.server, environment)
         # Only connecting has a deadline of its own; the callers' rule, and a watch may be silent for long.
@@ -138,6 +171,7 @@ class NetworkDoor:
         self._credentials = credentials
         self._limiter = limiter
         self._metrics = metrics
+        self._span = span
         self._host = urlsplit(config.server).netloc
         self._requests: _Requests | None = None
         self._watches: set[_Renewable] = set()
@@ -148,10 +182,18 @@ class NetworkDoor:
     async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
         """See `APIDoor`. A 401 makes the credentials be looked at anew for the next request."""
         target = self._target(request.path, request.params)
-        headers = {"Accept": JSON, "Accept-Encoding": "gzip", "User-Agent": USER_AGENT}
+        await self._turn(request.method)
+        with self._span(request.method, self._origin + target) as span:
+            answer = await self._ask(request, target, span.headers, timeout)
+            span.answered(answer.status)
+        return APIAnswer(answer.status, answer.body, _seconds(answer.headers.get("retry-after", "")))
+
+    async def _ask(
+        self, request: APIRequest, target: str, more: Mapping[str, str], timeout: float
+    ) -> WholeAnswer:
+        headers = {"Accept": JSON, "Accept-Encoding": "gzip", "User-Agent": USER_AGENT, **more}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        await self._turn(request.method)
         began = trio.current_time()
         try:
             with trio.fail_after(timeout):
@@ -167,7 +209,7 @@ class NetworkDoor:
         self._judge(answer.status, identity)
         self._count(str(answer.status), request.method)
         self._measure(request, trio.current_time() - began, len(answer.body))
-        return APIAnswer(answer.status, answer.body, _seconds(answer.headers.get("retry-after", "")))
+        return answer
 
     @asynccontextmanager
     async def watch(
@@ -222,10 +264,14 @@ class NetworkDoor:
             raise APIUnavailable(str(exc)) from exc
         if identity.tls is None:
             return None
-        headers = {"User-Agent": USER_AGENT, **identity.headers}
-        opened = self._quiet.open(url, headers, identity.tls, self._server_name, ping_period)
         try:
-            events = await stack.enter_async_context(opened)
+            async with AsyncExitStack() as opening:
+                span = opening.enter_context(self._span("GET", url))
+                headers = {"User-Agent": USER_AGENT, **identity.headers, **span.headers}
+                opened = self._quiet.open(url, headers, identity.tls, self._server_name, ping_period)
+                events = await opening.enter_async_context(opened)
+                span.answered(200)
+                stack.push_async_exit(opening.pop_all())
         except NotShared:
             self._no_sharing_until = trio.current_time() + WEBSOCKET_REST
             return None
@@ -244,23 +290,31 @@ class NetworkDoor:
             raise APIUnavailable(str(exc)) from exc
         from trio_kubelet.kube.websocket import open_events
 
-        headers = {"User-Agent": USER_AGENT, **identity.headers}
-        async with open_events(url, headers, identity.tls, self._server_name, ping_period) as events:
-            yield events
+        with self._span("GET", url) as span:
+            headers = {"User-Agent": USER_AGENT, **identity.headers, **span.headers}
+            async with open_events(url, headers, identity.tls, self._server_name, ping_period) as events:
+                span.answered(101)
+                yield events
 
     @asynccontextmanager
     async def _plain(self, url: str, path: str) -> AsyncIterator[EventStream]:
         async with AsyncExitStack() as stack:
+            span = stack.enter_context(self._span("GET", url))
             try:
                 with trio.fail_after(WATCH_OPEN_TIMEOUT):
                     identity = await self._credentials.identity()
                     http = transport(identity.tls, self._proxy, socket_options=_KEEPALIVE)
                     stack.push_async_callback(_close, http)
-                    headers = {"Accept": JSON, "User-Agent": USER_AGENT, "Accept-Encoding": "identity"}
-                    request = httpx.Request(
-                        "GET", url, headers=headers | identity.headers, extensions=self._extensions
-                    )
+                    headers = {
+                        "Accept": JSON,
+                        "User-Agent": USER_AGENT,
+                        "Accept-Encoding": "identity",
+                        **identity.headers,
+                        **span.headers,
+                    }
+                    request = httpx.Request("GET", url, headers=headers, extensions=self._extensions)
                     answer = await http.handle_async_request(request)
+                    span.answered(answer.status_code)
                     stack.push_async_callback(_close, answer)
                     self._judge(answer.status_code, identity)
                     self._count(str(answer.status_code), "GET")
@@ -291,7 +345,7 @@ class NetworkDoor:
                 max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_EXPIRY
             )
             proxied = transport(tls, self._proxy, limits, _KEEPALIVE)
-            return ProxiedRequests(proxied, self._server.removesuffix(self._prefix), self._extensions)
+            return ProxiedRequests(proxied, self._origin, self._extensions)
         return DirectRequests(
             httpx.URL(self._server),
             tls,

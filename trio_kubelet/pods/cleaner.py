@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
@@ -53,6 +54,7 @@ class Cleaner:
         sources: SourcesDoor,
         policy: GCPolicy,
         recorder: RecorderDoor,
+        span: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._runtime = runtime
         self._cache = cache
@@ -64,6 +66,7 @@ class Cleaner:
         # The last one stays whatever the limit (kubelet: `minDeadContainerInPod`).
         self._keep = max(policy.max_per_pod_container, 1)
         self._recorder = recorder
+        self._span = span
         self._gc_failed = False
         self._states: PodStates | None = None
         self._pods: dict[str, None] = {}
@@ -202,12 +205,13 @@ class Cleaner:
         if self._states is None:
             return
         try:
-            await self._runtime.garbage_collect(
-                self._policy,
-                self._states,
-                all_sources_ready=self._sources.all_ready(),
-                evict_non_deleted_pods=evict_non_deleted_pods,
-            )
+            with self._span("Containers/GarbageCollect"):
+                await self._runtime.garbage_collect(
+                    self._policy,
+                    self._states,
+                    all_sources_ready=self._sources.all_ready(),
+                    evict_non_deleted_pods=evict_non_deleted_pods,
+                )
         except* Exception as group:
             self._gc_failed = True
             log.error("Container garbage collection failed", err=group)

@@ -7,6 +7,7 @@ the real ones in; tests stand in for them with a few lines of memory.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import trio
@@ -52,6 +53,28 @@ class RuntimeDoor(Protocol):
     ) -> None: ...
 
     def collect_back_offs(self) -> None: ...
+
+
+class TracesDoor(Protocol):
+    """Where this room's work is seen (implemented by `tracing.Traces`)."""
+
+    def syncer(self, syncer: SyncerDoor) -> SyncerDoor:
+        """A syncer whose syncs are."""
+        ...
+
+    def span(self, name: str) -> AbstractContextManager[object]:
+        """Around other work."""
+        ...
+
+
+class Untraced:
+    """Nothing is seen."""
+
+    def syncer(self, syncer: SyncerDoor) -> SyncerDoor:
+        return syncer
+
+    def span(self, name: str) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 class ClaimsDoor(Protocol):

@@ -35,7 +35,8 @@ from trio_kubelet.pods.doors import (
     RuntimeDoor,
     SourcesDoor,
     StatusDoor,
-    SyncerDoor,
+    TracesDoor,
+    Untraced,
     VolumesDoor,
 )
 from trio_kubelet.pods.handler import SyncHandler
@@ -84,7 +85,7 @@ class PodsRoom:
         claims: ClaimsDoor = NoClaims(),
         pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         node: Callable[[], NodeView] = NodeView,
-        traced: Callable[[SyncerDoor], SyncerDoor] = lambda syncer: syncer,
+        traces: TracesDoor = Untraced(),
         gc_policy: GCPolicy,
         worker_periods: WorkerPeriods,
     ) -> None:
@@ -106,10 +107,11 @@ class PodsRoom:
             sources=sources,
             policy=gc_policy,
             recorder=recorder,
+            span=traces.span,
         )
         self._syncer = self._make_syncer(volumes, claims, pull_secrets, node)
         self.workers = PodWorkers(
-            syncer=traced(self._syncer),
+            syncer=traces.syncer(self._syncer),
             status=cache,
             pleg=pleg,
             clock=clock,

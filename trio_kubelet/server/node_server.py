@@ -19,7 +19,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.doors import ContextProvider
 from trio_kubelet.server.http.connections import Crowd
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
-from trio_kubelet.server.http.router import Guard, Router
+from trio_kubelet.server.http.router import Around, Guard, Router
 from trio_kubelet.server.http.serve import Failed, Handler, ServerLimits, nobody, serve
 from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.node_pages import (
@@ -72,19 +72,28 @@ class ServerPages(msgspec.Struct, frozen=True, kw_only=True):
     checks: Mapping[str, Check]
 
 
-def read_only_handler(pages: ReadOnlyHandlers, checks: Mapping[str, Check], metrics: HTTPMetrics) -> Handler:
+def read_only_handler(
+    pages: ReadOnlyHandlers,
+    checks: Mapping[str, Check],
+    metrics: HTTPMetrics,
+    around: Around | None = None,
+) -> Handler:
     """The handler of the read-only port."""
-    router = Router()
+    router = Router(None, around)
     add_read_only_pages(router, pages, checks)
     add_disabled_pages(router)
     return measured(router, metrics, "readonly", READ_ONLY_BUCKETS)
 
 
 def node_handler(
-    pages: ServerPages, guard: Guard, config: KubeletConfiguration, metrics: HTTPMetrics
+    pages: ServerPages,
+    guard: Guard,
+    config: KubeletConfiguration,
+    metrics: HTTPMetrics,
+    around: Around | None = None,
 ) -> Handler:
     """The handler of the main port: everything, behind the guard."""
-    router = Router(guard)
+    router = Router(guard, around)
     add_read_only_pages(router, pages.read_only, pages.checks)
     add_node_pages(router, pages.node, config)
     return measured(router, metrics, "readwrite", NODE_BUCKETS)

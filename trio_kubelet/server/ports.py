@@ -39,7 +39,7 @@ from trio_kubelet.server.assembly import Endpoints
 from trio_kubelet.server.doors import ReviewClient
 from trio_kubelet.server.health_port import serve_on
 from trio_kubelet.server.http.metrics import HTTPMetrics
-from trio_kubelet.server.http.router import Guard
+from trio_kubelet.server.http.router import Around, Guard
 from trio_kubelet.server.http.serve import Handler, serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
@@ -63,6 +63,7 @@ class Servers:
         holdings: Holdings,
         metrics: HTTPMetrics,
         node: Callable[[], Awaitable[Node]],
+        around: Around | None,  # each request to either port
     ) -> None:
         self._base = base
         self._flags, self._config = base.flags, base.config
@@ -72,6 +73,7 @@ class Servers:
         self._holdings = holdings
         self._metrics = metrics
         self._node = node
+        self._around = around
 
     async def start(self, nursery: trio.Nursery) -> ServingCertificate | None:
         """Starts them, each under its own supervision: a port that is taken is tried again.
@@ -97,13 +99,13 @@ class Servers:
         if feed is not None:
             nursery.start_soon(keep_running, "page of the node", feed.run)
         if config.read_only_port:
-            handler = read_only_handler(pages.read_only, pages.checks, metrics)
+            handler = read_only_handler(pages.read_only, pages.checks, metrics, self._around)
             nursery.start_soon(serve_on, "readonly", config.address, config.read_only_port, handler, metrics)
         nursery.start_soon(keep_running, "pod resources service", self._pod_resources().run)
         if not config.enable_server:  # says something about the main port only, as with the kubelet
             return None
         certificate = await self._certificate()  # seconds on a busy machine; only the main port waits for it
-        handler = node_handler(pages, self._guard(), config, metrics)
+        handler = node_handler(pages, self._guard(), config, metrics, self._around)
         failed = partial(metrics.count_failed, "readwrite")
         server = NodeServer(
             handler=handler, provider=certificate, host=config.address, port=config.port, failed=failed

@@ -6,16 +6,14 @@ that strangers cannot make the number of series grow.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.server.doors import ClosableBody
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, until_sent
 
 LABELS = ("method", "path", "server_type", "long_running")
 METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}
@@ -76,18 +74,12 @@ def measured(handler: Handler, metrics: HTTPMetrics, server_type: str, buckets: 
 
     async def handle(request: Request) -> Response | Hijack:
         timer = _Timer(metrics, labels_of(request.method, request.path, server_type, buckets))
-        goes_on = False
         try:
             answer = await handler(request)
-            goes_on = isinstance(answer, Hijack) or not isinstance(answer.body, bytes)
-        finally:
-            if not goes_on:
-                timer.stop()
-        if isinstance(answer, Hijack):
-            return _timed_hijack(answer, timer)
-        if isinstance(answer.body, bytes):
-            return answer
-        return msgspec.structs.replace(answer, body=_TimedBody(answer.body, timer))
+        except BaseException:
+            timer.stop()
+            raise
+        return until_sent(answer, timer.stop)
 
     return handle
 
@@ -97,39 +89,9 @@ class _Timer:
         self._metrics = metrics
         self._labels = labels
         self._began = trio.current_time()
-        self._running = True
         metrics.requests.labels(*labels).inc()
         metrics.inflight.labels(*labels).inc()
 
     def stop(self) -> None:
-        if self._running:
-            self._running = False
-            self._metrics.inflight.labels(*self._labels).dec()
-            self._metrics.duration.labels(*self._labels).observe(trio.current_time() - self._began)
-
-
-def _timed_hijack(hijack: Hijack, timer: _Timer) -> Hijack:
-    async def take(stream: trio.abc.Stream, already: bytes) -> None:
-        try:
-            await hijack.take(stream, already)
-        finally:
-            timer.stop()
-
-    return Hijack(take)
-
-
-class _TimedBody:
-    def __init__(self, body: AsyncIterator[bytes], timer: _Timer) -> None:
-        self._body = body
-        self._timer = timer
-
-    def __aiter__(self) -> _TimedBody:
-        return self
-
-    async def __anext__(self) -> bytes:
-        return await anext(self._body)
-
-    async def aclose(self) -> None:
-        self._timer.stop()
-        if isinstance(self._body, AsyncGenerator | ClosableBody):
-            await self._body.aclose()
+        self._metrics.inflight.labels(*self._labels).dec()
+        self._metrics.duration.labels(*self._labels).observe(trio.current_time() - self._began)

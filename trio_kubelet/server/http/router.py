@@ -19,6 +19,8 @@ from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, n
 
 Guard = Callable[[Request], Awaitable[Request | Response]]
 """Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""
+Around = Callable[[str, Handler], Handler]
+"""Makes of a route's handler what is called in its place, once the guard has let a request through."""
 
 JSON = ("application/json",)
 _VALID = re.compile(r"[A-Za-z0-9\-_.~!$&'()*+,;=:@\[\]%/]*")
@@ -46,14 +48,15 @@ class WebService(msgspec.Struct, frozen=True):
 class Router:
     """Services and plain handlers behind one guard; itself a handler."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: Guard | None = None, around: Around | None = None) -> None:
         self._guard = guard
+        self._around = around
         self._patterns: dict[str, Handler] = {}
         self._services: set[str] = set()
 
     def handle(self, pattern: str, handler: Handler) -> None:
         """`handler` answers every method on `pattern`, and all paths below it if it ends in `/`."""
-        self._patterns[pattern] = handler
+        self._patterns[pattern] = self._placed(pattern, handler)
 
     def handled(self) -> list[str]:
         """The patterns of plain handlers, services left out."""
@@ -61,17 +64,22 @@ class Router:
 
     def add(self, service: WebService) -> None:
         """The routes of `service` answer on its root and below."""
+        root = service.root.rstrip("/")
+        handlers = {route: self._placed(root + route.path, route.handler) for route in service.routes}
 
         async def dispatch(request: Request) -> Response | Hijack:
             found = select(service, request.method, request.path, request.header("accept") or "*/*")
             if isinstance(found, Response):
                 return found
             route, params = found
-            return await route.handler(msgspec.structs.replace(request, params=params))
+            return await handlers[route](msgspec.structs.replace(request, params=params))
 
         roots = {service.root, service.root.rstrip("/") + "/"}
         self._services |= roots
         self._patterns |= dict.fromkeys(roots, dispatch)
+
+    def _placed(self, route: str, handler: Handler) -> Handler:
+        return handler if self._around is None else self._around(route, handler)
 
     async def __call__(self, request: Request) -> Response | Hijack:
         pattern = find_pattern(self._patterns, request)

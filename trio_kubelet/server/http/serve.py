@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
@@ -101,6 +102,42 @@ class Hijack(NamedTuple):
 
 
 Handler = Callable[[Request], Awaitable[Response | Hijack]]
+
+
+def until_sent(answer: Response | Hijack, done: Callable[[], object]) -> Response | Hijack:
+    """The answer, at whose end `done` is called: at once where it is whole, else when it is sent or its
+    connection handed back.
+    """
+    if isinstance(answer, Hijack):
+        return Hijack(partial(_taken, answer, done))
+    if isinstance(answer.body, bytes):
+        done()
+        return answer
+    return msgspec.structs.replace(answer, body=_Watched(answer.body, done))
+
+
+async def _taken(hijack: Hijack, done: Callable[[], object], stream: trio.abc.Stream, already: bytes) -> None:
+    try:
+        await hijack.take(stream, already)
+    finally:
+        done()
+
+
+class _Watched:
+    def __init__(self, body: AsyncIterator[bytes], done: Callable[[], object]) -> None:
+        self._body = body
+        self._done = done
+
+    def __aiter__(self) -> _Watched:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._body)
+
+    async def aclose(self) -> None:
+        self._done()
+        if isinstance(self._body, AsyncGenerator | ClosableBody):
+            await self._body.aclose()
 
 
 Failed = Callable[[], None]
