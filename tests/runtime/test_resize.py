@@ -177,6 +177,19 @@ async def test_what_is_in_use_has_to_be_known(tmp_path: Path, autojump_clock: Mo
         assert failure.message == 'unable to read memory usage for pod "web_default(uid-1)"'
 
 
+async def test_a_limit_beside_which_the_runtime_tells_no_use_stays(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(memory="64Mi")))
+        status = await here.status(pod())
+        here.service.runtime.kill(here.container("web").id, here.service.now_ns())
+        smaller = pod(sized(memory="32Mi"))
+        [failure] = (await here.runtime.sync_pod(smaller, status, SyncContext())).failures
+        assert failure.message == 'cannot decrease memory limits: missing container "web" memory usage'
+        assert linux(here).memory_limit_in_bytes == 64 * MIB
+
+
 async def test_no_pod_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         await here.sync_ok(pod(sized("a", memory="64Mi"), sized("b", memory="64Mi")))

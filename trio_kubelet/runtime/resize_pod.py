@@ -252,11 +252,14 @@ class Resizer:
             if not limit or (old and limit >= old):
                 continue
             try:
-                used = (await self._runtime.container_stats(resize.id)).memory.usage_bytes.value
+                memory = (await self._runtime.container_stats(resize.id)).memory
             except CRIError as error:
                 log.error("Container stats cannot be read", pod=pod, containerName=resize.name, err=error)
                 raise ConfigError(f'unable to read memory usage for pod "{pod_name(pod)}"') from error
-            if used >= limit:
+            used = memory.usage_bytes.value
+            if not memory.HasField("usage_bytes"):
+                refused.append(f'missing container "{resize.name}" memory usage')
+            elif used >= limit:
                 refused.append(
                     f'attempting to set container "{resize.name}" memory limit ({limit}) below current usage'
                     f" ({used})"
