@@ -237,7 +237,7 @@ async def test_what_is_not_repeated(socket: pathlib.Path) -> None:
         assert Heard(runtime, "c", ("x" * 5000,)).repeat() is None
     async with connected(socket, direct=False) as (runtime, _):
         assert Heard(runtime, "c").repeat() is None
-    async with connected(socket, direct=True, begin_span=lambda method: Span()) as (runtime, _):
+    async with connected(socket, direct=True, begin_span=lambda method, socket: Span()) as (runtime, _):
         assert Heard(runtime, "c").repeat() is None
 
 

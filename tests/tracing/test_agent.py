@@ -82,7 +82,7 @@ async def test_an_agent_sends_what_it_and_its_clients_do(tmp_path: Path) -> None
                     assert process.poll() is None, log.read_text()[-3000:]
                     async with httpx.AsyncClient(trust_env=False) as client:
                         (await client.get(f"http://127.0.0.1:{ports.read_only}/pods")).raise_for_status()
-                    wanted = {"syncPod", "runtime.v1.RuntimeService/RunPodSandbox", "HTTP POST", "/pods"}
+                    wanted = {"syncPod", "runtime.v1.RuntimeService/RunPodSandbox", "HTTP POST", "/pods/"}
                     return wanted <= set(names(receiver))
 
                 try:

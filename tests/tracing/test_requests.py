@@ -138,7 +138,7 @@ def served(taken: Taken, seen: list[str]) -> Router:
     assert call is not None
 
     async def whole(request: Request) -> Response | Hijack:
-        call("ExecSync").end(Code.OK)
+        call("ExecSync", "/run/runtime.sock").end(Code.OK)
         return text(503 if request.method == "PUT" else 200, "done")
 
     async def broken(request: Request) -> Response | Hijack:
@@ -168,7 +168,12 @@ def served(taken: Taken, seen: list[str]) -> Router:
 
 
 def asked(path: str, method: str = "GET") -> Request:
-    headers = (("authorization", "x"), ("user-agent", "curl"), ("traceparent", f"00-{1:032x}-{1:016x}-01"))
+    headers = (
+        ("host", "node:10250"),
+        ("authorization", "x"),
+        ("user-agent", "curl"),
+        ("traceparent", f"00-{1:032x}-{1:016x}-01"),
+    )
     return Request(method=method, path=path, target=path, query={}, headers=headers, peer="::1:40000")
 
 
@@ -184,6 +189,7 @@ async def test_requests_to_the_ports_are_traces_of_their_own() -> None:
     assert request.attributes == {
         "http.route": "/metrics",
         "server.address": "kubelet",
+        "server.port": 10250,
         "http.request.method": "GET",
         "url.path": "/metrics",
         "network.protocol.version": "1.1",

@@ -34,6 +34,7 @@ WORKER = Worker(
 )
 STATUS = PodStatus(uid="u", name="web", namespace="d")
 RECEIVER_SECONDS = 20.0
+SOCKET = "/run/containerd/containerd.sock"
 _TAKEN = 1  # of the flags of a trace (W3C Trace Context)
 
 
@@ -64,9 +65,9 @@ class Work:
         return self.report
 
     async def _call(self, begin: BeginSpan, method: str, seconds: float, code: Code) -> None:
-        span = begin(method)
+        span = begin(method, SOCKET)
         await trio.sleep(seconds)
-        span.end(code)
+        span.end(code, "no such image" if code is not Code.OK else "")
 
 
 async def nothing_new() -> PodStatus:
@@ -94,8 +95,13 @@ async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio
         assert call.parent.span_id == sync.context.span_id
     assert (sandbox.end_time or 0) - (sandbox.start_time or 0) == 2 * NANOSECONDS
     assert container.status.status_code is StatusCode.ERROR
-    assert container.attributes is not None
-    assert container.attributes["rpc.grpc.status_code"] == Code.UNAVAILABLE.value
+    assert container.status.description == "no such image"
+    assert container.attributes == {
+        "rpc.system.name": "grpc",
+        "rpc.method": "runtime.v1.RuntimeService/CreateContainer",
+        "server.address": SOCKET,
+        "rpc.response.status_code": "Unavailable",
+    }
 
 
 async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -> None:
@@ -125,7 +131,7 @@ async def test_so_many_of_a_million_are_taken(
     begin = taken.traces.runtime_call
     assert begin is not None
     for _ in range(1000):
-        begin("Status").end(Code.OK)
+        begin("Status", SOCKET).end(Code.OK)
     assert least <= len(taken.ended()) <= most
 
 
@@ -190,7 +196,7 @@ async def test_the_runtime_is_told_which_trace_a_call_belongs_to(direct: bool, t
 async def test_of_a_trace_that_is_not_taken_the_runtime_hears_so() -> None:
     begin = Taken(None).traces.runtime_call
     assert begin is not None
-    _, _, flags = begin("Version").metadata["traceparent"].rpartition("-")
+    _, _, flags = begin("Version", SOCKET).metadata["traceparent"].rpartition("-")
     assert not int(flags, 16) & _TAKEN
 
 
@@ -208,7 +214,7 @@ async def test_spans_reach_a_receiver_at_the_end() -> None:
         config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
         async with open_traces(config, "node-a", SystemClock()) as traces:
             assert traces.runtime_call is not None
-            traces.runtime_call("Status").end(Code.OK)
+            traces.runtime_call("Status", SOCKET).end(Code.OK)
         assert await trio.to_thread.run_sync(servicer.came.wait, RECEIVER_SECONDS)
     [spans] = servicer.got[0].resource_spans
     resource = {each.key: each.value.string_value for each in spans.resource.attributes}
@@ -226,7 +232,7 @@ async def test_a_receiver_that_is_away_holds_nobody_up() -> None:
             begin = traces.runtime_call
             assert begin is not None
             for _ in range(5000):  # more than the queue holds
-                begin("Status").end(Code.OK)
+                begin("Status", SOCKET).end(Code.OK)
         assert trio.current_time() - began < RECEIVER_SECONDS
         for thread in threading.enumerate():
             if "Otel" in thread.name:  # one that goes on trying would disturb whoever draws by chance

@@ -106,10 +106,10 @@ class CallSpan(Protocol):
     @property
     def metadata(self) -> Mapping[str, str]: ...
 
-    def end(self, code: Code) -> None:
-        """The call is over."""
+    def end(self, code: Code, message: str = "") -> None:
+        """The call is over; `message` says what it failed with."""
         ...
 
 
-BeginSpan = Callable[[str], CallSpan]
-"""Called before each call with the method's name, in the task that makes it."""
+BeginSpan = Callable[[str, str], CallSpan]
+"""Called before each call with the method's name and the runtime's socket, in the task that makes it."""

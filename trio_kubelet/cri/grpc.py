@@ -181,10 +181,9 @@ class GrpcCaller(Caller):
     @asynccontextmanager
     async def events(self, capacity: int) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
         method = "GetContainerEvents"
-        span = self._begin_span(method) if self._begin_span is not None else None
-        begun = _Begun(trio.current_time(), span)
+        begun = self._begin(method)
         queue = EventQueue(capacity)
-        stream = self._event_stream(method, queue, span.metadata if span is not None else None)
+        stream = self._event_stream(method, queue, begun.metadata)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(stream)
@@ -210,10 +209,9 @@ class GrpcCaller(Caller):
 
     async def _run(self, method: str, timeout: float, call: Callable[[float, Metadata], Awaitable[T]]) -> T:
         """Runs a call, which is told its deadline; whatever goes wrong in it comes out as a CRIError."""
-        span = self._begin_span(method) if self._begin_span is not None else None
-        begun = _Begun(trio.current_time(), span)
+        begun = self._begin(method)
         try:
-            result = await call(begun.at + timeout, span.metadata if span is not None else None)
+            result = await call(begun.at + timeout, begun.metadata)
         except trio.Cancelled:
             self._report(method, begun, Code.CANCELLED)
             raise
@@ -221,6 +219,10 @@ class GrpcCaller(Caller):
             raise self._error(method, begun, exc) from exc
         self._report(method, begun, Code.OK)
         return result
+
+    def _begin(self, method: str) -> _Begun:
+        span = self._begin_span(method, self._calls.path) if self._begin_span is not None else None
+        return _Begun(trio.current_time(), span)
 
     def _error(self, method: str, begun: _Begun, exc: Exception) -> CRIError:
         """What a call that raised this has failed with, which is reported."""
@@ -232,14 +234,14 @@ class GrpcCaller(Caller):
             error = dial_error(self._calls.path, exc)
         else:
             error = GrpcError(Code.INTERNAL, f"{type(exc).__name__}: {exc}")
-        self._report(method, begun, error.code)
+        self._report(method, begun, error.code, error.message)
         return error if isinstance(error, CRIError) else cri_error(error.code, error.message, method)
 
-    def _report(self, method: str, begun: _Begun, code: Code) -> None:
+    def _report(self, method: str, begun: _Begun, code: Code, message: str = "") -> None:
         if self._on_call is not None:
             self._on_call(method, trio.current_time() - begun.at, code)
         if begun.span is not None:
-            begun.span.end(code)
+            begun.span.end(code, message)
 
 
 def _one(method: str, decode: Callable[[bytes], T], messages: Sequence[bytes]) -> T:
@@ -283,6 +285,10 @@ class _Begun(NamedTuple):
 
     at: float
     span: CallSpan | None
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.span.metadata if self.span is not None else None
 
 
 _NO_ANSWER: Final = "the runtime sent no answer"

@@ -1,7 +1,8 @@
 """Spans of requests over HTTP: those to the API server, and those to the agent's own ports.
 
-Names and attributes are the kubelet's (of otelhttp and otelrestful, HTTP semantic conventions 1.40). What it
-leaves without a name, endpoints that no service of go-restful answers such as `/metrics`, has its path here.
+Names and attributes are the kubelet's (of otelhttp and otelrestful 0.65: HTTP semantic conventions 1.39).
+What it leaves without a name, endpoints that no service of go-restful answers such as `/metrics`, has its
+path here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, u
 _PROPAGATOR = TraceContextTextMapPropagator()
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SWITCHING_PROTOCOLS = 101
+_LAST_PORT = 65535
 
 
 class APISpans:
@@ -128,6 +130,9 @@ def _served(request: Request) -> Mapping[str, str | int]:
     host, _, port = request.peer.rpartition(":")
     if host:
         found |= {"network.peer.address": host, "network.peer.port": int(port), "client.address": host}
+    _, _, served = (request.header("host") or "").rpartition(":")
+    if served.isascii() and served.isdecimal() and int(served[:6]) <= _LAST_PORT:
+        found["server.port"] = int(served[:6])
     if agent := request.header("user-agent"):
         found["user_agent.original"] = agent
     return found

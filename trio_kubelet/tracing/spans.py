@@ -1,7 +1,7 @@
 """What the agent's spans say: one for each sync of a pod, and below it one for each call of the runtime.
 
 Names and attributes are the kubelet's (`syncPod`, `syncTerminatingPod`, `syncTerminatedPod`, and those of
-otelgrpc), so that its users' queries find them.
+otelgrpc 0.65: RPC semantic conventions 1.39), so that its users' queries find them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,13 @@ class RuntimeSpans:
         self._tracer = tracer
         self._clock = clock
 
-    def __call__(self, method: str) -> _RuntimeSpan:
-        path = PATHS[method].removeprefix("/")
+    def __call__(self, method: str, socket: str) -> _RuntimeSpan:
+        name = PATHS[method].removeprefix("/")
         span = self._tracer.start_span(
-            path,
+            name,
             kind=SpanKind.CLIENT,
             start_time=self._clock.now_ns(),
-            attributes={
-                "rpc.system": "grpc",
-                "rpc.service": path.partition("/")[0],
-                "rpc.method": method,
-            },
+            attributes={"rpc.system.name": "grpc", "rpc.method": name, "server.address": socket},
         )
         return _RuntimeSpan(span, self._clock)
 
@@ -56,10 +52,10 @@ class _RuntimeSpan:
         self.metadata: dict[str, str] = {}
         _PROPAGATOR.inject(self.metadata, set_span_in_context(span))
 
-    def end(self, code: Code) -> None:
-        self._span.set_attribute("rpc.grpc.status_code", code.value)
+    def end(self, code: Code, message: str = "") -> None:
+        self._span.set_attribute("rpc.response.status_code", code.go_name)
         if code is not Code.OK:
-            self._span.set_status(StatusCode.ERROR, code.name)
+            self._span.set_status(StatusCode.ERROR, message)
         self._span.end(self._clock.now_ns())
 
 

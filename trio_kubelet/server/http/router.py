@@ -20,7 +20,9 @@ from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, n
 Guard = Callable[[Request], Awaitable[Request | Response]]
 """Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""
 Around = Callable[[str, Handler], Handler]
-"""Makes of a route's handler what is called in its place, once the guard has let a request through."""
+"""Makes of a route's handler what is called in its place once the guard has let a request through. Routes
+are named as go-restful does: `/pods/`, `/exec/{podNamespace}/{podID}/{containerName}`.
+"""
 
 JSON = ("application/json",)
 _VALID = re.compile(r"[A-Za-z0-9\-_.~!$&'()*+,;=:@\[\]%/]*")
@@ -65,7 +67,9 @@ class Router:
     def add(self, service: WebService) -> None:
         """The routes of `service` answer on its root and below."""
         root = service.root.rstrip("/")
-        handlers = {route: self._placed(root + route.path, route.handler) for route in service.routes}
+        handlers = {
+            route: self._placed(f"{root}/{route.path.lstrip('/')}", route.handler) for route in service.routes
+        }
 
         async def dispatch(request: Request) -> Response | Hijack:
             found = select(service, request.method, request.path, request.header("accept") or "*/*")
