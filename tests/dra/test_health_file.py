@@ -8,7 +8,15 @@ import pytest
 
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.dra.driver import _reports
-from trio_kubelet.dra.health import MOST_REPORTS, DeviceHealth, DriverHealth, decode_reports, encode_reports
+from trio_kubelet.dra.health import (
+    MAX_MESSAGE,
+    MOST_REPORTS,
+    DeviceHealth,
+    DriverHealth,
+    decode_reports,
+    encode_reports,
+    shortened,
+)
 from trio_kubelet.dra.proto import health_pb2
 
 NOW = 1_700_000_000 * NANOSECONDS
@@ -68,3 +76,17 @@ def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it()
     [timeout] = re.findall(rb'"HealthCheckTimeout":(\d+)', content)
     assert int(timeout) < 2**63
     assert decode_reports(content, now=100.0, now_ns=NOW)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("x" * MAX_MESSAGE, "x" * MAX_MESSAGE),
+        ("x" * (MAX_MESSAGE + 1), "x" * (MAX_MESSAGE - 3) + "..."),
+        ("ä" * (MAX_MESSAGE // 2), "ä" * (MAX_MESSAGE // 2)),
+        ("ä" * MAX_MESSAGE, "ä" * ((MAX_MESSAGE - 3) // 2) + "..."),
+    ],
+)
+def test_a_message_has_as_many_bytes_as_the_api_server_takes(message: str, shown: str) -> None:
+    assert shortened(message) == shown
+    assert len(shown.encode()) <= MAX_MESSAGE

@@ -24,6 +24,7 @@ LONGEST_SECONDS: Final = 365 * 86400.0
 MOST_REPORTS: Final = 10_000
 """Devices of one driver, those of the latest reports."""
 MAX_MESSAGE: Final = 1024
+"""Bytes: as the API server counts, which takes no status with a longer one."""
 
 Key: TypeAlias = tuple[str, str]
 """Pool and device."""
@@ -80,8 +81,11 @@ def _differs(before: DeviceHealth | None, now: DeviceHealth) -> bool:
 
 
 def shortened(message: str) -> str:
-    """A message as long as a status may have it."""
-    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
+    """A message as long as a status may have it; no character is cut in two."""
+    encoded = message.encode()
+    if len(encoded) <= MAX_MESSAGE:
+        return message
+    return encoded[: MAX_MESSAGE - 3].decode(errors="ignore") + "..."
 
 
 STATE_FILE: Final = "dra_health_state"
