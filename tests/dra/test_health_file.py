@@ -78,6 +78,14 @@ def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it()
     assert decode_reports(content, now=100.0, now_ns=NOW)
 
 
+def test_how_long_a_report_is_good_is_news_too() -> None:
+    """It stands in the file, which is written with the news."""
+    known, key = DriverHealth(), ("p", "d")
+    for seconds, news in ((30.0, {key}), (30.0, set()), (60.0, {key})):
+        report = DeviceHealth(health="Healthy", seconds=seconds, until=100.0)
+        assert known.update({key: report}, 1.0) == news
+
+
 @pytest.mark.parametrize(
     ("message", "shown"),
     [

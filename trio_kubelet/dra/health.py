@@ -77,7 +77,10 @@ class DriverHealth:
 
 
 def _differs(before: DeviceHealth | None, now: DeviceHealth) -> bool:
-    return before is None or (before.health, before.message) != (now.health, now.message)
+    """How long a report is good counts too: it stands in the file."""
+    if before is None:
+        return True
+    return (before.health, before.message, before.seconds) != (now.health, now.message, now.seconds)
 
 
 def shortened(message: str) -> str:
