@@ -84,13 +84,18 @@ class World:
             },
         }
 
+    def figure(self, name: str, **labels: str) -> float | None:
+        """What the metrics of the last manager say."""
+        return self.registry.get_sample_value(name, labels)
+
     def manager(self, loop: AsyncioLoop) -> DraManager:
+        self.registry = CollectorRegistry()
         return DraManager(
             root_dir=str(self.root),
             loop=loop,
             objects=self,
             pods=self,
-            registry=CollectorRegistry(),
+            registry=self.registry,
             extended=True,
             of_groups=False,
             messages=True,
@@ -224,6 +229,7 @@ async def test_what_is_in_use_outlives_the_agent(tmp_path: pathlib.Path) -> None
     gpu.changed = trio.Event()
     async with running(world, gpu) as (manager, _, _nursery):
         assert world.holds(pod.metadata.uid)
+        assert world.figure("dra_resource_claims_in_use", driver_name=GPU) == 1
         assert manager.cdi_ids(pod, main(pod)) == (f"{GPU}/dev=one",)
         await manager.unprepare(pod)
     assert gpu.diary == [("prepare", ("one",)), ("unprepare", ("one",))]
@@ -278,6 +284,8 @@ async def test_a_driver_that_fails_is_asked_again(tmp_path: pathlib.Path) -> Non
             await manager.prepare(pod)
         gpu.more = ()
         assert world.holds(pod.metadata.uid), "the driver may have done something"
+        assert world.figure("dra_resource_claims_in_use", driver_name="<any>") == 0
+        assert world.figure("dra_resource_claims_in_use", driver_name=GPU) is None
         gpu.broken = False
         await manager.unprepare(pod)
         assert gpu.diary[-1] == ("unprepare", ("one",))

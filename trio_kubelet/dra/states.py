@@ -53,9 +53,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def in_use(claims: Iterable[Claim]) -> dict[str, int]:
-    """How many claims are in use, by driver, and `<any>` for all (metric `dra_resource_claims_in_use`)."""
+    """How many claims are in use, by driver, and `<any>` for all (metric `dra_resource_claims_in_use`): those
+    that are prepared. Of one that an earlier agent has prepared its devices tell.
+    """
     counts = {"<any>": 0}
     for claim in claims:
+        if not claim.prepared and not any(claim.drivers.values()):
+            continue
         counts["<any>"] += 1
         for driver in claim.drivers:
             counts[driver] = counts.get(driver, 0) + 1
