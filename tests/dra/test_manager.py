@@ -263,6 +263,17 @@ async def test_what_a_pod_may_not_use_is_refused_with_the_kubelets_words(tmp_pat
         assert gpu.diary == [("prepare", ("own",))]
 
 
+async def test_each_pod_that_starts_or_stops_counts(tmp_path: pathlib.Path) -> None:
+    """Also one that claims nothing, as with the kubelet."""
+    world, pod = World(tmp_path), make_pod("plain")
+    async with running(world) as (manager, _, _nursery):
+        await manager.prepare(pod)
+        await manager.unprepare(pod)
+        for name in ("PrepareResources", "UnprepareResources"):
+            counted = "dra_operations_duration_seconds_count"
+            assert world.figure(counted, operation_name=name, is_error="false") == 1
+
+
 async def test_a_driver_that_fails_is_asked_again(tmp_path: pathlib.Path) -> None:
     world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
     world.add_claim("one", GPU, pods=["web"])

@@ -120,12 +120,11 @@ class DraManager:
     # Before a sandbox is made
 
     async def prepare(self, pod: v1.Pod) -> None:
-        """Prepares the claims of a pod. Raises ClaimError."""
+        """Prepares the claims of a pod; one without counts in the metrics, too. Raises ClaimError."""
         began, failed = trio.current_time(), True
-        if not pod.spec.resource_claims and pod.status.extended_resource_claim_status is None:
-            return
         try:
-            await self._prepare(pod)
+            if _claims_something(pod):
+                await self._prepare(pod)
             failed = False
         except (ClaimError, DriverError) as exc:
             raise ClaimError(f"prepare dynamic resources: {exc}") from exc
@@ -191,12 +190,11 @@ class DraManager:
 
     async def unprepare(self, pod: v1.Pod) -> None:
         """Gives back the claims of a pod. Raises ClaimError; may be called again."""
-        if not pod.spec.resource_claims and pod.status.extended_resource_claim_status is None:
-            return
         began, failed = trio.current_time(), True
         try:
-            names = [name.name for name in PodClaims(pod).names(extended=self._extended)]
-            await self._unprepare(pod.metadata.uid, pod.metadata.namespace, names)
+            if _claims_something(pod):
+                names = [name.name for name in PodClaims(pod).names(extended=self._extended)]
+                await self._unprepare(pod.metadata.uid, pod.metadata.namespace, names)
             failed = False
         except (ClaimError, DriverError) as exc:
             raise ClaimError(f"unprepare dynamic resources: {exc}") from exc
@@ -344,3 +342,7 @@ class DraManager:
                     lock = self._locks.get(name)
                     if lock is not None and not lock.statistics().tasks_waiting and name not in self._claims:
                         self._locks.pop(name, None)
+
+
+def _claims_something(pod: v1.Pod) -> bool:
+    return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
