@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import tempfile
 import time
@@ -18,15 +19,17 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.devices.day import FlakyPlugin
 from tests.devices.plugin_process import RESOURCE, PluginProcess, sample_plugin
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.devices import plugin as plugin_module
-from trio_kubelet.devices.checkpoint import FILE_NAME, Data, encode
+from trio_kubelet.devices.assignments import Assignment, Key
+from trio_kubelet.devices.checkpoint import FILE_NAME, Data, data_of, encode
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.registration import DevicePlugins
-from trio_kubelet.devices.values import GRACE
+from trio_kubelet.devices.values import GRACE, Device
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
@@ -151,6 +154,24 @@ async def test_health_counts_at_once_and_the_socket_is_made_again(directory: Pat
         await until(lambda: counts(node) == (4, 3))
         plugin.process.kill()
         await until(lambda: counts(node) == (4, 0))
+
+
+async def test_a_sick_device_stays_sick_when_its_plugin_stays_away(
+    directory: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    key, assigned = Key("uid-one", "main", RESOURCE), Assignment({-1: ["dev-0"]}, b"")
+    (directory / FILE_NAME).write_bytes(encode(data_of([(key, assigned)], {RESOURCE: ["dev-0"]})))
+    manager = Node(directory).manager
+    await manager.load()
+    assert manager.health("uid-one", "main") == {RESOURCE: {"dev-0": True}}, "nobody says otherwise"
+    plugin = FlakyPlugin(random.Random(0))
+    await manager.inventory.connect(RESOURCE, plugin)
+    manager.inventory.listed(RESOURCE, plugin, [Device("dev-0", healthy=False)])
+    manager.inventory.disconnect(RESOURCE, plugin)
+    await trio.sleep(GRACE + 1)
+    manager.inventory.expire()
+    assert RESOURCE not in manager.inventory
+    assert manager.health("uid-one", "main") == {RESOURCE: {"dev-0": False}}
 
 
 async def test_the_socket_is_made_again_when_its_directory_was_replaced(directory: Path) -> None:

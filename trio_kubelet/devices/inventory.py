@@ -6,7 +6,7 @@ much there is, and pods that want some wait for the plugin.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -36,6 +36,7 @@ class Inventory:
         self._plugins: dict[str, DevicePlugin] = {}
         self._asking: dict[str, trio.Lock] = {}
         self._removed: set[str] = set()
+        self._told: dict[str, Mapping[str, Device]] = {}
         self._news = trio.Event()  # a plugin has told its devices, or a resource is no more
 
     def __contains__(self, name: object) -> bool:
@@ -48,6 +49,12 @@ class Inventory:
     def known(self, name: str) -> DeviceResource:
         """What is known of a resource; an empty one if there is none of the name."""
         return self._resources.get(name, DeviceResource())
+
+    def told(self, name: str) -> Mapping[str, Device]:
+        """The devices as the resource's plugin told them last, also after the resource is no more (kubelet:
+        `allDevices`).
+        """
+        return self._told.get(name, {})
 
     def counts(self) -> Counts:
         """What the Node's status says."""
@@ -99,7 +106,7 @@ class Inventory:
         if self._plugins.get(name) is not plugin:
             return
         before = self._resources[name]
-        now = {device.id: device for device in devices}
+        self._told[name] = now = {device.id: device for device in devices}
         if len(now) != len(devices):
             log.warning("A device plugin lists devices twice, the last counts", resource=name)
         unknown = sorted({n for each in now.values() for n in each.nodes} - self._numa_nodes)

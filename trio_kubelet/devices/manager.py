@@ -176,7 +176,7 @@ class DeviceManager:
         """Of each device of a container, by resource, whether it is healthy; one that nobody lists is."""
         found = {}
         for name, assignment in self.of_container(uid, container).items():
-            devices = self.inventory.known(name).devices
+            devices = self.inventory.told(name)
             found[name] = {
                 id: device is None or device.healthy
                 for id in in_order(assignment.devices)
