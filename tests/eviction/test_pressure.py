@@ -49,6 +49,16 @@ def test_thresholds_of_a_configuration() -> None:
     assert thresholds_of(config, ignore_eviction=True) == (hard, soft)
 
 
+def test_a_soft_threshold_without_grace_is_the_pods_too() -> None:
+    config = KubeletConfiguration(
+        eviction_soft={"memory.available": "300Mi"}, eviction_soft_grace_period={"memory.available": "0s"}
+    )
+    assert [each.signal for each in thresholds_of(config)] == [
+        "memory.available",
+        "allocatableMemory.available",
+    ]
+
+
 @pytest.mark.parametrize(
     ("layout", "expected"), [(Layout.ONE, "10%"), (Layout.IMAGES_APART, "15%"), (Layout.SPLIT, "10%")]
 )

@@ -124,8 +124,8 @@ def thresholds_of(config: KubeletConfiguration, *, ignore_eviction: bool = False
     enforced = "pods" in config.enforce_node_allocatable and not ignore_eviction
     of_pods = [
         msgspec.structs.replace(threshold, signal=ALLOCATABLE_MEMORY)
-        for threshold in hard
-        if enforced and threshold.signal == MEMORY_AVAILABLE
+        for threshold in (*hard, *soft)  # one without grace is as hard as the others
+        if enforced and threshold.hard and threshold.signal == MEMORY_AVAILABLE
     ]
     return (*hard, *soft, *of_pods)
 
