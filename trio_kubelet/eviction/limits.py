@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.api.quantity import BINARY_SI, NANO, Quantity, parse
 from trio_kubelet.eviction.ranking import use_of
 from trio_kubelet.eviction.thresholds import STORAGE
@@ -25,8 +26,7 @@ class Breach(msgspec.Struct, frozen=True):
 def has_limits(pod: v1.Pod) -> bool:
     """Whether there is anything that the pod could exceed."""
     for container in _containers(pod):
-        limits = container.resources.limits
-        if limits and limits.get(STORAGE):
+        if _limit_of(container):
             return True
     return next(_sized(pod), None) is not None
 
@@ -53,21 +53,39 @@ def _of_pod(pod: v1.Pod, stats: PodStats) -> Breach | None:
     limit = pod_limits(pod).get(STORAGE)
     if limit is None or use_of(stats.ephemeral_storage) * UNIT <= limit:
         return None
-    first = next(
-        (text for each in _containers(pod) if (text := (each.resources.limits or {}).get(STORAGE))), ""
-    )
-    shown = Quantity(limit, NANO, parse(first).notation if first else BINARY_SI)
+    shown = Quantity(limit, NANO, _notation(pod))
     return Breach(
         "ephemeralpodfs.limit",
         f"Pod ephemeral local storage usage exceeds the total limit of containers {shown}. ",
     )
 
 
+def _notation(pod: v1.Pod) -> str:
+    """How a pod's limit is written: as the first of what adds up to it, which is what goes on running, or an
+    init container that needs more with the sidecars before it.
+    """
+    init = pod.spec.init_containers or ()
+    adds_up = [_limit_of(each) for each in (*(pod.spec.containers or ()), *filter(is_sidecar, init))]
+    sidecars: list[str] = []
+    for each in init:
+        own = _limit_of(each)
+        step = [*sidecars, own] if is_sidecar(each) else [own, *sidecars]
+        if is_sidecar(each):
+            sidecars = step
+        if own and sum(map(amount, step)) > sum(map(amount, adds_up)):
+            adds_up = step
+    return next((parse(text).notation for text in adds_up if amount(text)), BINARY_SI)
+
+
+def _limit_of(container: v1.Container) -> str:
+    return (container.resources.limits or {}).get(STORAGE, "")
+
+
 def _of_containers(pod: v1.Pod, stats: PodStats, layers_count: bool) -> Breach | None:
     limits = {
-        container.name: limit
+        container.name: _limit_of(container)
         for container in pod.spec.containers or ()
-        if (limit := (container.resources.limits or {}).get(STORAGE)) and amount(limit)
+        if amount(_limit_of(container))
     }
     for container in stats.containers:
         limit = limits.get(container.name)

@@ -1,0 +1,37 @@
+"""Limits of local storage: what is told of a pod that exceeds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.eviction.build import pod_stats
+from tests.pods.build import make_pod
+from trio_kubelet.api import v1
+from trio_kubelet.eviction.limits import breach
+
+
+def limited(name: str, limit: str, restart: str | None = None) -> v1.Container:
+    resources = v1.ResourceRequirements(limits={"ephemeral-storage": limit} if limit else None)
+    return v1.Container(name=name, resources=resources, restart_policy=restart)
+
+
+@pytest.mark.parametrize(
+    ("main", "sidecar", "init", "shown"),
+    [
+        ("1G", "", "1Mi", "1G"),
+        ("100M", "", "1Gi", "1Gi"),
+        ("", "2G", "1Gi", "3001701Ki"),
+        ("", "2G", "", "2G"),
+        ("0", "1Gi", "", "1Gi"),
+    ],
+)
+def test_the_limit_of_a_pod_is_written_as_what_adds_up_to_it(
+    main: str, sidecar: str, init: str, shown: str
+) -> None:
+    """As the kubelet adds quantities; the third is one it has told."""
+    before = [limited("sidecar", sidecar, "Always"), limited("init", init)]
+    pod = make_pod("pod", containers=[limited("main", main)], spec={"init_containers": before})
+    found = breach(pod, pod_stats("pod", {"es": 1 << 40}), layers_count=True)
+    assert found is not None
+    text = f"Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "
+    assert found.message == text
