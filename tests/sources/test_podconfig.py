@@ -20,10 +20,10 @@ class Events:
     """Remembers the events recorded."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, str, str]] = []
 
     def record(self, pod: Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
-        self.seen.append((pod.metadata.uid, reason))
+        self.seen.append((pod.metadata.uid, reason, message))
 
 
 def config() -> PodConfig:
@@ -190,7 +190,8 @@ async def test_a_duplicate_name_is_an_event(autojump_clock: trio.testing.MockClo
         await file.send(PodUpdate(Op.SET, "file", (pod("a", "web"), pod("b", "web"))))
         assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
         nursery.cancel_scope.cancel()
-    assert events.seen == [("b", "FailedValidation")]
+    message = 'Error validating pod web_default(b) from file due to duplicate pod name "web", ignoring'
+    assert events.seen == [("b", "FailedValidation", message)]
 
 
 async def test_before_it_runs_no_source_is_ready() -> None:

@@ -136,6 +136,9 @@ class PodConfig:
     def _tell_duplicate(self, pod: Pod, source: str) -> None:
         log.warning("Two pods of a source have the same name, ignoring the later one", pod=pod, source=source)
         if self._recorder is not None:
-            name = pod.metadata.name
-            message = f'Error validating pod from {source} due to duplicate pod name "{name}", ignoring'
+            meta = pod.metadata
+            message = (
+                f"Error validating pod {meta.name}_{meta.namespace}({meta.uid}) from {source} "
+                f'due to duplicate pod name "{meta.name}", ignoring'
+            )
             self._recorder.record(pod, "Warning", "FailedValidation", message)
