@@ -352,6 +352,7 @@ def agent_settings(base: Base) -> AgentSettings:
         stop_signals=base.machine.node.features.container_stop_signals,
         forgets_readiness=base.gates.enabled("ChangeContainerStatusOnKubeletRestart"),
         ready_to_start=base.gates.enabled("PodReadyToStartContainersCondition"),
+        pod_resources=base.gates.enabled("InPlacePodLevelResourcesVerticalScaling"),
         workers=WorkerPeriods(resync=config.sync_frequency),
         use_events=uses_runtime_events(config.feature_gates),
     )

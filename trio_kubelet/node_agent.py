@@ -66,6 +66,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     stop_signals: bool = False  # gate `ContainerStopSignals`: statuses show them
     forgets_readiness: bool = False  # gate `ChangeContainerStatusOnKubeletRestart`
     ready_to_start: bool = True  # gate `PodReadyToStartContainersCondition`: there is one
+    pod_resources: bool = True  # gate `InPlacePodLevelResourcesVerticalScaling`: statuses show them
 
 
 class NodeAgent:
@@ -226,6 +227,7 @@ class NodeAgent:
             recursive_read_only=self._has_recursive_read_only,
             stop_signals=self._settings.stop_signals,
             ready_to_start=self._settings.ready_to_start,
+            pod_resources=self._settings.pod_resources,
             given_health=self._given_health,
         )
 

@@ -415,6 +415,17 @@ def test_while_a_resize_is_not_made_a_running_pod_shows_what_it_has() -> None:
     assert (waiting.phase, waiting.resources) == ("Pending", asks.spec.resources)
 
 
+def test_the_resources_of_a_pod_as_a_whole_are_not_shown_without_their_gate() -> None:
+    own = v1.ResourceRequirements(requests={"cpu": "1"})
+    pod = make_pod(source="api", containers=[container("c", resources=own)], spec={"resources": own})
+    before = generate(pod, observed(seen("c")))
+    assert (before.resources, before.allocated_resources) == (own, {"cpu": "1"})
+    status = generate(pod, observed(seen("c")), before, pod_resources=False)
+    assert (status.resources, status.allocated_resources) == (None, None)
+    [shown] = status.container_statuses or []
+    assert shown.allocated_resources == {"cpu": "1"}
+
+
 def test_resources_in_force_are_shown_for_running_containers() -> None:
     limits = {"cpu": "1", "memory": "64Mi"}
     spec = container("c", resources=v1.ResourceRequirements(requests={"cpu": "1m"}, limits=limits))

@@ -91,6 +91,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     recursive_read_only: Callable[[v1.Pod], bool] = lambda pod: False
     stop_signals: bool = False
     ready_to_start: bool = True  # whether statuses say that a pod's sandbox is up
+    pod_resources: bool = True  # whether statuses show the resources of the pod as a whole
     # Health of what plugins gave to a container, by pod and name (KEP-4680).
     given_health: Callable[[v1.Pod, str], Sequence[v1.ResourceStatus]] = lambda pod, container: ()
 
@@ -337,6 +338,7 @@ class Syncer:
             recursive_read_only=node.recursive_read_only(pod),
             stop_signals=node.stop_signals,
             ready_to_start=node.ready_to_start,
+            pod_resources=node.pod_resources,
             given_health=partial(node.given_health, pod),
             actuated=self._as_actuated(pod),
             adopted=is_static(pod) and self._statuses.get(pod.metadata.uid) is None,

@@ -40,6 +40,7 @@ class StatusInputs(StatusContext, frozen=True, kw_only=True):
 
     probes: ProbeView = ProbeView()
     ready_to_start: bool = True  # whether the condition of that name is told (KEP-3085)
+    pod_resources: bool = True  # whether the resources of the pod as a whole are shown (KEP-5419)
     host_ips: tuple[str, ...] = ()  # empty without an API server: then the status does not show them
     ipv6_first: bool = False
     now_ns: int = 0
@@ -82,14 +83,18 @@ def generate_status(
         ]
         or None,
         ephemeral_container_statuses=ephemeral or None,
-        resources=(
-            pod_level_status(inputs.actuated or pod, running=True)
-            if phase == RUNNING and not is_static(pod)
-            else pod_level_status(pod, running=False)
-        ),
-        allocated_resources=pod_requests(pod) or None,
         conditions=_passed_on(pod, old),
     )
+    if inputs.pod_resources:
+        status = replace(
+            status,
+            resources=(
+                pod_level_status(inputs.actuated or pod, running=True)
+                if phase == RUNNING and not is_static(pod)
+                else pod_level_status(pod, running=False)
+            ),
+            allocated_resources=pod_requests(pod) or None,
+        )
     own = own_conditions(pod, observed, status, old, restarting_all)
     if not inputs.ready_to_start:
         own = [each for each in own if each.type != READY_TO_START]
