@@ -49,6 +49,23 @@ def test_a_new_reason_is_a_transition_of_a_resize_only() -> None:
     assert moments == {"PodResizeInProgress": rfc3339(50 * SECOND), "Ready": rfc3339(0)}
 
 
+def test_the_next_resize_is_a_transition_too() -> None:
+    """It may begin while the one before is still being made."""
+    clock, pods = Clock(), PodManager()
+    statuses, pod = StatusManager(pods, clock), pod_of()
+    pods.set(pod)
+    moments = []
+    for seconds, generation in ((0, 2), (50, 2), (90, 3)):
+        clock.now = seconds * SECOND
+        for kind in ("PodResizeInProgress", "PodResizePending"):
+            resize = v1.PodCondition(type=kind, status="True", observed_generation=generation)
+            statuses.put_condition(pod, resize)
+        moments.append({c.type: c.last_transition_time for c in statuses.before(pod).conditions or ()})
+    begun = rfc3339(0)
+    assert moments[0] == moments[1] == {"PodResizePending": begun, "PodResizeInProgress": begun}
+    assert moments[2] == {"PodResizePending": begun, "PodResizeInProgress": rfc3339(90 * SECOND)}
+
+
 def test_conditions_of_others_keep_their_own_moments() -> None:
     clock, pods = Clock(), PodManager()
     clock.now = 50 * SECOND

@@ -232,7 +232,11 @@ def settle(pod: v1.Pod, status: v1.PodStatus, old: v1.PodStatus, now: str) -> v1
 
 
 def _is_same_state(known: v1.PodCondition, condition: v1.PodCondition) -> bool:
-    """Whether nothing changed that counts as a transition: the status, or why it is so with a resize."""
+    """Whether nothing changed that counts as a transition: the status; with a resize also why it is so, and
+    which one is being made.
+    """
+    if condition.type == RESIZE_IN_PROGRESS and known.observed_generation != condition.observed_generation:
+        return False
     is_of_resize = condition.type in (RESIZE_PENDING, RESIZE_IN_PROGRESS)
     return known.status == condition.status and (known.reason == condition.reason or not is_of_resize)
 
