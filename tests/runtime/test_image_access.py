@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -264,6 +265,18 @@ async def test_a_damaged_record_lets_nobody_in(
         assert await node.pulls_for(APP) == 1
         assert node.checks(Check.ERROR) == 1
         assert await node.pulls_for(APP) == 0  # it is whole again
+
+
+async def test_a_damaged_intent_lets_nobody_in(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The image may be one that an agent was pulling when it crashed."""
+    async with world(tmp_path) as here:
+        node = Guarded(here, tmp_path / "root")
+        pulling = tmp_path / "root" / "image_manager" / "pulling"
+        pulling.mkdir(parents=True)
+        (pulling / f"sha256-{hashlib.sha256(HERE.encode()).hexdigest()}").write_text("{")
+        assert await node.pulls_for(HERE) == 1
+        assert node.checks(Check.ERROR) == 1
+        assert await node.pulls_for(HERE) == 0  # it is known now how it came
 
 
 async def test_without_a_place_for_intents_nothing_is_pulled(

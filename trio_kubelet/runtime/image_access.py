@@ -104,7 +104,7 @@ class ImageAccess:
         self._lock = trio.Lock()  # of the files
         self._loaded = False
         self._records: dict[str, PulledRecord] = {}
-        self._damaged: set[str] = set()  # names of files with records that cannot be read
+        self._damaged: set[str] = set()  # names of files with records and intents that cannot be read
         self._intents: Count[str] = Count()
         self._pruned_at = float("-inf")
 
@@ -144,7 +144,7 @@ class ImageAccess:
         async with self._lock:
             await self._load()
             record = self._records.get(ref)
-            if record is None and _file_name(ref) in self._damaged:
+            if record is None and not self._damaged.isdisjoint((_file_name(ref), _file_name(image))):
                 return Check.ERROR
             pulled_here = record is not None or image in self._intents
         found = check(self._policy, image, record, pulled_here)
@@ -160,6 +160,7 @@ class ImageAccess:
             await self._load()
             if image not in self._intents:
                 await NODE_FILES.run(_write, self._pulling_dir, image, PullIntent(image=image))
+                self._damaged.discard(_file_name(image))
             self._intents[image] += 1
             self._metrics.intents.set(len(self._intents))
 
@@ -205,7 +206,8 @@ class ImageAccess:
         for directory in (self._pulling_dir, self._pulled_dir):
             await NODE_FILES.run(_make, directory)
         records, self._damaged = await NODE_FILES.run(_read_all, self._pulled_dir, PulledRecord)
-        intents, _ = await NODE_FILES.run(_read_all, self._pulling_dir, PullIntent)
+        intents, damaged = await NODE_FILES.run(_read_all, self._pulling_dir, PullIntent)
+        self._damaged |= damaged
         self._records = {record.image_ref: record for record in records}
         left = {intent.image for intent in intents}
         self._intents = Count(dict.fromkeys(left, 0))
