@@ -533,6 +533,29 @@ async def test_a_container_that_ended_for_good_is_told_once(autojump_clock: Cloc
     assert len(world.manager) == 0
 
 
+async def test_a_container_that_ended_for_good_is_probed_when_all_start_again(autojump_clock: Clock) -> None:
+    """A rule of another container restarts all of the pod (KEP-5532), whatever the policy."""
+    world = World()
+    pod = world.pod(readiness=probe())
+    pod.spec.restart_policy = "Never"
+    state = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=0))
+    ended = v1.ContainerStatus(name="c", container_id="containerd://id", state=state)
+    restarting = v1.PodCondition(type="AllContainersRestarting", status="True")
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(1)
+        for conditions in ([], [], [restarting]):
+            world.manager.add_pod(pod)
+            status = v1.PodStatus(phase="Running", container_statuses=[ended], conditions=conditions)
+            world.manager.pod_status_changed(pod, status)
+            await world.updates(20)
+        assert len(world.manager) == 0
+        world.manager.add_pod(pod)  # one round, after all were started
+        world.show(pod, "anew")
+        assert ProbeUpdate(ProbeKind.READINESS, "p", "anew", ProbeResult.SUCCESS) in await world.updates(1)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_whatever_a_probe_raises_stays_with_its_pod(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, shape: str

@@ -214,7 +214,8 @@ class ProbeManager:
         """A new status was made for the pod: its probes see their containers through it."""
         uid = pod.metadata.uid
         workers = self._of_pod(uid)
-        if workers:
+        # One without probes any more may get them back: all of its containers may start again.
+        if workers or uid in self._views:
             self._views[uid] = container_views(pod, status)
             self._ended.discard(uid)
             if status.phase in ("Failed", "Succeeded"):

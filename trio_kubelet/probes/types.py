@@ -49,6 +49,10 @@ def probe_of(container: v1.Container, kind: ProbeKind) -> v1.Probe | None:
 def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContainer]:
     """The probed view of each container, by name, from the status the agent made for the pod."""
     containers = {container.name: container for container in regular_containers(pod.spec)}
+    all_restart = any(
+        condition.type == "AllContainersRestarting" and condition.status == "True"
+        for condition in status.conditions or ()
+    )
     views = dict[str, ProbedContainer]()
     for seen in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         container = containers.get(seen.name)
@@ -63,7 +67,8 @@ def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContai
             started_at_ns=parse_rfc3339(started_at) if started_at else 0,
             started=bool(seen.started),
             ready=seen.ready,
-            will_restart=container is not None and should_restart_after(pod, container, exit_code),
+            will_restart=container is not None
+            and (all_restart or should_restart_after(pod, container, exit_code)),
             pod_ip=status.pod_ip or "",
         )
     return views
