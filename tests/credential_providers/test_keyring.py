@@ -111,6 +111,14 @@ def test_formats() -> None:
     assert parse_legacy_docker_config(legacy) == {"a": Login("u", "p", "e")}
 
 
+def test_names_of_fields_are_taken_in_any_case() -> None:
+    """As Go takes them; what stands in them and the names of registries stay."""
+    said = rb'{"Auths" : {"A.io": {"UserName": "Auth", "PASSWORD": "\"Auth\":", "Email":"Email"}}}'
+    assert parse_docker_config(said) == {"A.io": Login("Auth", '"Auth":', "Email")}
+    auth = base64.b64encode(b"user:word")
+    assert parse_legacy_docker_config(b'{"a": {"Auth": "%s"}}' % auth) == {"a": Login("user", "word")}
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -21,6 +21,7 @@ from trio_kubelet.common.deep_json import decode_deep
 
 _HUB: Final = "index.docker.io"
 _HUB_NAMES: Final = ("docker.io", _HUB)
+_NAME: Final = re.compile(rb'"(?:auths?|username|password|email)"(?=[ \t\r\n]*:)', re.IGNORECASE)
 
 
 class InvalidDockerConfig(Exception):
@@ -90,7 +91,7 @@ def parse_docker_config(data: bytes) -> dict[str, Login]:
     Raises InvalidDockerConfig.
     """
     try:
-        entries = decode_deep(msgspec.json.Decoder(_Config | None).decode, data)
+        entries = decode_deep(msgspec.json.Decoder(_Config | None).decode, _in_lower_case(data))
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a docker config.json") from None
     return _logins((entries.auths if entries is not None else None) or {})
@@ -99,10 +100,15 @@ def parse_docker_config(data: bytes) -> dict[str, Login]:
 def parse_legacy_docker_config(data: bytes) -> dict[str, Login]:
     """The same of a `.dockercfg` (secrets of type kubernetes.io/dockercfg)."""
     try:
-        entries = decode_deep(msgspec.json.Decoder(_Entries | None).decode, data)
+        entries = decode_deep(msgspec.json.Decoder(_Entries | None).decode, _in_lower_case(data))
     except msgspec.DecodeError:
         raise InvalidDockerConfig("not a .dockercfg") from None
     return _logins(entries or {})
+
+
+def _in_lower_case(data: bytes) -> bytes:
+    """The same with the names of fields as they are looked for; Go takes them in any case."""
+    return _NAME.sub(lambda found: found[0].lower(), data)
 
 
 def _logins(entries: _Entries) -> dict[str, Login]:
