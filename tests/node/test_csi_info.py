@@ -111,6 +111,17 @@ async def test_why_what_a_driver_says_cannot_be_written_is_told_in_the_kubelets_
     )
 
 
+async def test_a_limit_is_told_anew_whatever_labels_the_node_has_by_now(autojump_clock: MockClock) -> None:
+    writing = Writing()
+    await writing.info.install("d", INFO)
+    node = {"metadata": {"name": "node-a", "labels": {"zone": "b"}}}
+    writing.store.update("nodes", "", "node-a", node)
+    await writing.info.update("d", NodeInfo("here", 7, INFO.topology))
+    (driver,) = writing.store.get("csinodes", "", "node-a")["spec"]["drivers"]
+    assert driver["allocatable"] == {"count": 7}
+    assert writing.store.get("nodes", "", "node-a")["metadata"]["labels"] == {"zone": "b"}
+
+
 @pytest.mark.parametrize("first", ["keeper", "driver"])
 async def test_drivers_that_another_node_of_the_name_has_left_are_forgotten(
     autojump_clock: MockClock, first: str

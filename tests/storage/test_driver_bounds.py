@@ -155,7 +155,9 @@ class Told:
     def __init__(self) -> None:
         self.drivers: list[str] = []
 
-    async def install(self, driver: str, info: NodeInfo) -> None:
+    async def install(self, driver: str, info: NodeInfo) -> None: ...
+
+    async def update(self, driver: str, info: NodeInfo) -> None:
         self.drivers.append(driver)
 
     async def uninstall(self, driver: str) -> None: ...

@@ -41,6 +41,8 @@ class Refused:
         self.written.append(driver)
         raise PluginError("too long")
 
+    async def update(self, driver: str, info: NodeInfo) -> None: ...
+
     async def uninstall(self, driver: str) -> None:
         self.written.remove(driver)
 

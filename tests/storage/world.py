@@ -171,6 +171,10 @@ class World:
         """What a driver says of the node (`storage.csi.registration.NodeInfoWriter`)."""
         self.told.append(info)
 
+    async def update(self, driver: str, info: NodeInfo) -> None:
+        """What it says later."""
+        self.told.append(info)
+
     async def uninstall(self, driver: str) -> None:
         """The driver has gone."""
 

@@ -111,6 +111,13 @@ class CSINodeInfo:
             await self._change_node(lambda node: node_metadata(node, driver, info))
             await self._change_csi_node(lambda there: with_driver(there, driver, info))
 
+    async def update(self, driver: str, info: NodeInfo) -> None:
+        """What a driver says later goes into CSINode only: labels may have been changed since (kubelet:
+        `UpdateCSIDriver`). Raises PluginError.
+        """
+        async with self._turn:
+            await self._change_csi_node(lambda there: with_driver(there, driver, info))
+
     async def uninstall(self, driver: str) -> None:
         """The driver has gone. Raises PluginError."""
         async with self._turn:

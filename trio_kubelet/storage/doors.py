@@ -152,6 +152,10 @@ class NodeInfoWriter(Protocol):
 
     async def install(self, driver: str, info: NodeInfo) -> None: ...
 
+    async def update(self, driver: str, info: NodeInfo) -> None:
+        """What a driver that is known says later; the Node is left alone."""
+        ...
+
     async def uninstall(self, driver: str) -> None: ...
 
 

@@ -94,6 +94,6 @@ class AttachLimits:
         try:
             info = await driver.info()
             if self._drivers.find(name) is driver:
-                await self._writer.install(name, info)
+                await self._writer.update(name, info)
         except (GrpcError, PluginError) as error:
             log.error("The limit of a driver's volumes cannot be told", driver=name, err=error)
