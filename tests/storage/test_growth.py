@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess
 from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
+from trio_kubelet.storage.claims import persistent_spec
+from trio_kubelet.storage.csi.context import CSIContext
+from trio_kubelet.storage.csi.expansion import CSIExpansion
+from trio_kubelet.storage.csi.registration import CSIDrivers
+from trio_kubelet.storage.doors import StorageObjectsDoor
+from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.ownership import long_message
 
 
@@ -115,6 +122,40 @@ async def test_an_expansion_that_fails_is_written_down(
         assert "too big" in told["message"]
         driver.fail()
         await world.tear_down(pod)
+
+
+async def test_a_secret_that_an_expansion_lacks_is_told_in_the_claims_status(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims()
+    claims.driver()
+    source = {"driver": DRIVER, "volumeHandle": "c", "fsType": "ext4"}
+    secret = {"namespace": "default", "name": "gone"}
+    claims.claim("c", {"csi": {**source, "nodeExpandSecretRef": secret}})
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        claims.grow("c", "40Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: world.reasons("VolumeResizeFailed"))
+        text = "expander.NodeExpand failed to get NodeExpandSecretRef default/gone: kubernetes.io/csi: failed"
+        assert text in world.reasons("VolumeResizeFailed")[0]
+        status = claim_status(world, "c")
+        (told,) = [c for c in status["conditions"] if c["type"] == "NodeResizeError"]
+        assert told["message"].startswith(f"failed to expand pvc with {text}")
+        await world.tear_down(pod)
+
+
+async def test_an_expansion_whose_driver_has_gone_says_so_in_the_kubelets_words(tmp_path: Path) -> None:
+    claims = Claims()
+    claims.claim("c")
+    volume = msgspec.convert(claims.store.get("persistentvolumes", "", "pv-c"), v1.PersistentVolume)
+    context = CSIContext("here", cast(StorageObjectsDoor, None))
+    expansion = CSIExpansion(root_dir=str(tmp_path), drivers=CSIDrivers(), context=context)
+    with pytest.raises(OperationError) as caught:
+        await expansion.expand(persistent_spec("u", volume, read_only=False), "u", 1 << 20)
+    assert str(caught.value) == f"driver name {DRIVER} not found in the list of registered CSI drivers"
+    assert not caught.value.finished
 
 
 async def test_a_driver_that_cannot_expand_what_is_used_is_not_asked_again(

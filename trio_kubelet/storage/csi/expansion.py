@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import CSIContext
@@ -17,6 +20,8 @@ from trio_kubelet.storage.names import (
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 
+T = TypeVar("T")
+
 
 class CSIExpansion:
     """Implements `doors.Expanding`."""
@@ -27,14 +32,13 @@ class CSIExpansion:
         self._context = context
 
     async def expand(self, spec: Spec, uid: str, size: int) -> None:
-        driver = self._drivers.get(spec.driver, "Expander.NodeExpand")
-        abilities = await driver.abilities(
-            "Expander.NodeExpand failed to check if node supports expansion : "
-        )
+        driver = self._drivers.get(spec.driver)
+        what = "Expander.NodeExpand failed to check if node supports expansion : "
+        abilities = await _needed(driver.abilities(what))
         if messages.EXPAND not in abilities:
             raise NotSupported(f"NodeExpand is not supported by the CSI driver {spec.driver}")
         what = "expander.NodeExpand failed to get NodeExpandSecretRef {}: "
-        secrets = await self._context.secret(messages.expand_secret(spec), what)
+        secrets = await _needed(self._context.secret(messages.expand_secret(spec), what))
         if spec.block:
             path = f"{csi_block_dir(self._root_dir, spec.name)}/dev/{uid}"
             staging = csi_block_staging(self._root_dir, spec.name)
@@ -55,6 +59,16 @@ class CSIExpansion:
             )
         except GrpcError as error:
             raise _refusal(error) from error
+
+
+async def _needed(step: Awaitable[T]) -> T:
+    """What has to be known before the driver is asked. Without it nothing was begun: that is the end of this
+    attempt, which the claim's status tells.
+    """
+    try:
+        return await step
+    except OperationError as error:
+        raise OperationError(str(error)) from error
 
 
 def _refusal(error: GrpcError) -> OperationError:

@@ -56,15 +56,13 @@ class CSIDrivers:
         """All registered drivers."""
         return sorted(self._drivers)
 
-    def get(self, name: str, what: str) -> CSIDriverClient:
+    def get(self, name: str, what: str = "") -> CSIDriverClient:
         """The driver, for the operation `what`. Raises OperationError if it is not registered."""
         driver = self._drivers.get(name)
         if driver is None:
-            raise OperationError(
-                f"kubernetes.io/csi: {what}: driver name {name} not found in the list of registered CSI "
-                "drivers",
-                Ending.TRANSIENT,
-            )
+            prefix = f"kubernetes.io/csi: {what}: " if what else ""
+            text = f"{prefix}driver name {name} not found in the list of registered CSI drivers"
+            raise OperationError(text, Ending.TRANSIENT)
         return driver
 
 
