@@ -118,6 +118,15 @@ async def test_a_pod_keeps_its_ids_and_shares_them_with_nobody(tmp_path: Path) -
         await ranges(tmp_path, ids).mapping(pod("d"), "")
 
 
+async def test_ids_that_would_overlap_with_those_of_others_are_refused(tmp_path: Path) -> None:
+    await ranges(tmp_path).mapping(pod("a"), "")
+    mapping = {"hostId": UNIT + 1, "containerId": 0, "length": UNIT}
+    record = msgspec.json.encode({"uidMappings": [mapping], "gidMappings": [mapping]})
+    (tmp_path / "pods/a/userns").write_bytes(record)
+    with pytest.raises(ConfigError, match="wrong user namespace offset specified 65537"):
+        await ranges(tmp_path).mapping(pod("a"), "")
+
+
 async def test_ids_outside_of_the_machines_are_refused(tmp_path: Path) -> None:
     await ranges(tmp_path, IDRange(UNIT, UNIT)).mapping(pod("a"), "")
     with pytest.raises(ConfigError, match="id 65536 is out of range"):

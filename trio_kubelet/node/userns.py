@@ -119,6 +119,8 @@ class UserNamespaceRanges:
             raise ConfigError(f"user namespace: mappings file of pod {uid} is not one of the agent's")
         if mapping.length != self._ids.per_pod:
             raise ConfigError(f"user namespace: wrong user namespace length {mapping.length}")
+        if mapping.host_id % mapping.length:  # it would overlap with two others
+            raise ConfigError(f"user namespace: wrong user namespace offset specified {mapping.host_id}")
         if not 0 <= mapping.host_id - self._ids.first < self._ids.length:
             raise ConfigError(f"user namespace: id {mapping.host_id} is out of range")
         return mapping.host_id
