@@ -251,6 +251,31 @@ async def test_the_first_pod_says_whose_a_shared_volume_is(place: Path, driver: 
             await world.tear_down(pod)
 
 
+async def test_what_pods_made_of_their_files_is_left_when_the_agent_starts_again(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    (there / "given").touch()
+    claims.claim("dir", {"local": {"path": str(there)}})
+    pods = [pod_of(name, "dir", securityContext={"fsGroup": group}) for name, group in (("p", 11), ("q", 22))]
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pods[0])).unmounted
+        assert (there / "given").stat().st_mode & 0o7777 == 0o664
+        (there / "private").touch(0o600)
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pods[0])).unmounted
+        assert (there / "private").stat().st_mode & 0o7777 == 0o600
+        there.chmod(0o755)  # as if that had not been finished
+        assert not (await world.set_up(pods[1])).unmounted
+        assert len(world.reasons("AlreadyMountedVolume")) == 1
+        await world.tear_down(pods[1])
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pods[0])).unmounted
+        assert (there / "private").stat().st_mode & 0o7777 == 0o660
+        await world.tear_down(pods[0])
+
+
 @pytest.mark.parametrize("annotated", [False, True])
 async def test_options_of_a_local_volume_are_those_of_its_mount(
     place: Path, driver: DriverProcess, annotated: bool

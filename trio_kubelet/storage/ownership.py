@@ -51,12 +51,17 @@ class VolumeOwnership:
         self._events = events
         self._timed = timed
 
-    async def give(self, spec: Spec, directory: str, pod: v1.Pod, *, read_only: bool) -> None:
-        """Gives the files of a pod's volume to the pod's group, if it has one. Raises OperationError."""
+    async def give(
+        self, spec: Spec, directory: str, pod: v1.Pod, *, read_only: bool, again: bool = False
+    ) -> None:
+        """Gives the files of a pod's volume to the pod's group, if it has one. `again`: that was done when it
+        was mounted, and what the pod has made of them since is left, unless it was interrupted: the root,
+        which comes last, tells. Raises OperationError.
+        """
         context, group, progress = pod.spec.security_context, fs_group_of(pod), Progress()
         if context is None or group is None:
             return
-        on_mismatch = context.fs_group_change_policy == "OnRootMismatch"
+        on_mismatch = again or context.fs_group_change_policy == "OnRootMismatch"
 
         def work() -> None:
             give_volume(

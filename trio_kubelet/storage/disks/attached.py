@@ -68,9 +68,9 @@ class AttachedDisks:
 
     async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
         target = self.path(spec, pod.metadata.uid)
-        await in_thread(spec.unique_name, bind_for_pod, self._global_mount(spec), target, spec)
+        again = await in_thread(spec.unique_name, bind_for_pod, self._global_mount(spec), target, spec)
         if not spec.read_only:
-            await self._owner.give(spec, target, pod, read_only=False)
+            await self._owner.give(spec, target, pod, read_only=False, again=again)
 
     async def tear_down(self, mount: PodMount) -> None:
         await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))

@@ -26,10 +26,11 @@ _NEITHER: Final = "only directory and block device are supported"
 
 
 class _There(NamedTuple):
-    """Whose a volume's files are, and whether another pod has it."""
+    """Whose a volume's files are, whether another pod has it, and whether this one had it already."""
 
     group: int
     shared: bool
+    again: bool
 
 
 class LocalVolumes:
@@ -80,14 +81,14 @@ class LocalVolumes:
     async def set_up(self, spec: Spec, pod: v1.Pod, *, keep: bool) -> None:
         target, group = self.path(spec, pod.metadata.uid), fs_group_of(pod)
         there = await in_thread(spec.unique_name, self._bind, spec, target)
-        if there.shared and group is not None and group != there.group:
+        if there.shared and not there.again and group is not None and group != there.group:
             message = (
                 f"The requested fsGroup is {group}, but the volume {spec.name} has GID {there.group}. The "
                 "volume may not be shareable."
             )
             self._events.record(pod, "Warning", "AlreadyMountedVolume", message)
         if not spec.read_only and not there.shared:  # the first pod says whose it is
-            await self._owner.give(spec, target, pod, read_only=False)
+            await self._owner.give(spec, target, pod, read_only=False, again=there.again)
 
     async def tear_down(self, mount: PodMount) -> None:
         await in_thread(mount.spec.unique_name, unmount_dir, self.path(mount.spec, mount.uid))
@@ -147,23 +148,24 @@ class LocalVolumes:
         pods = f"{os.path.realpath(all_pods(self._root_dir))}/"
         real = os.path.realpath(target)
         others = [path for path in mounted_elsewhere(os.path.realpath(source)) if path != real]
-        there = _There(os.stat(source).st_gid, any(path.startswith(pods) for path in others))
-        bind_for_pod(source, target, spec)
-        return there
+        group, shared = os.stat(source).st_gid, any(path.startswith(pods) for path in others)
+        return _There(group, shared, bind_for_pod(source, target, spec))
 
 
-def bind_for_pod(source: str, target: str, spec: Spec) -> None:
-    """Shows a pod what is mounted for the node, with those of the volume's options that are about one mount.
-    Raises OSError.
+def bind_for_pod(source: str, target: str, spec: Spec) -> bool:
+    """Shows a pod what is mounted for the node, with those of the volume's options that are about one mount;
+    whether it was there already. Raises OSError.
     """
     make_dirs(target)
-    if mount_at(target) is None:
+    again = mount_at(target) is not None
+    if not again:
         mount(source, target, flags=MS_BIND)
     flags = MS_RDONLY if spec.read_only else 0
     for option in spec.options:
         flags |= MOUNT_FLAGS.get(option, 0)
     if flags:
         mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
+    return again
 
 
 def unmount_whole(path: str) -> None:
