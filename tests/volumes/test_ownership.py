@@ -39,6 +39,14 @@ def test_ownership_follows_no_link_and_stops_where_the_root_is_right(tmp_path: P
     assert again.files == 6
 
 
+def test_programs_that_run_as_their_owner_still_do(tmp_path: Path) -> None:
+    (tmp_path / "program").touch()
+    (tmp_path / "program").chmod(0o6755)
+    give_volume(str(tmp_path), 1234, read_only=False)
+    found = (tmp_path / "program").stat()
+    assert (found.st_gid, found.st_mode & 0o7777) == (1234, 0o6775)
+
+
 def test_directories_nested_too_deeply_are_not_given_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

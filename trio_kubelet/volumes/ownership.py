@@ -107,11 +107,12 @@ def _give(name: str, parent: int, group: int, read_only: bool, progress: Progres
     """One file. What cannot be changed is left as it is, like the kubelet does."""
     progress.files += 1
     with contextlib.suppress(OSError):
-        os.chown(name, -1, group, dir_fd=parent, follow_symlinks=False)
-    with contextlib.suppress(OSError):
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
+            # Before the group is another one: then the kernel takes set-user-ID and set-group-ID bits away.
             found = os.fstat(descriptor)
+            with contextlib.suppress(OSError):
+                os.chown(name, -1, group, dir_fd=parent, follow_symlinks=False)
             if not stat.S_ISLNK(found.st_mode):
                 os.chmod(f"/proc/self/fd/{descriptor}", _mode(found, read_only))
         finally:
