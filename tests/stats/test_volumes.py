@@ -222,7 +222,7 @@ async def test_all_volumes_can_be_measured_at_once(
 async def test_whatever_one_pods_volumes_raise_the_others_are_measured(
     shape: str, autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
-    async def others(pod: v1.Pod) -> list[VolumeUse]:
+    async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
         if pod.metadata.uid == "bad":
             raise SHAPES[shape]()
         return [USE]
@@ -244,12 +244,14 @@ async def test_drivers_are_asked_about_volumes_once_pods_have_started(
     """Else the driver that is to mount the next pod's volumes would measure the last one's meanwhile."""
     asked: list[float] = []
 
-    async def others(pod: v1.Pod) -> list[VolumeUse]:
+    async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
         asked.append(trio.current_time())
+        took("csi.example.com", 0.5)
         return []
 
     scratch_of(tmp_path).mkdir(parents=True)
-    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60, others=others)
+    registry = CollectorRegistry()
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60, registry, others)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         await nursery.start(meter.run)
@@ -260,6 +262,8 @@ async def test_drivers_are_asked_about_volumes_once_pods_have_started(
         nursery.cancel_scope.cancel()
     assert 15 <= asked[0] - began <= 36
     assert all(60 <= later - earlier <= 126 for earlier, later in itertools.pairwise(asked))
+    name = "kubelet_volume_metric_collection_duration_seconds_sum"
+    assert registry.get_sample_value(name, {"metric_source": "csi.example.com"}) == len(asked) / 2
 
 
 async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
@@ -268,7 +272,7 @@ async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
     """One whose driver says nothing has none."""
     registry = CollectorRegistry()
 
-    async def others(pod: v1.Pod) -> list[VolumeUse]:
+    async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
         health = {"sick": True, "well": False, "silent": None}
         return [msgspec.structs.replace(USE, claim=key, abnormal=said) for key, said in health.items()]
 

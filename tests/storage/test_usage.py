@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tests.storage.drivers import DriverProcess
-from tests.storage.world import Claims, pod_of, running_world
+from tests.storage.world import DRIVER, Claims, pod_of, running_world
 from trio_kubelet.storage import loop
 
 
@@ -21,7 +21,9 @@ async def test_a_driver_tells_how_full_its_volume_is(place: Path, driver: Driver
     pod = pod_of("p", "c", "dir")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
-        found = {use.claim: use for use in await world.room.usage.of(pod)}
+        took: dict[str, float] = {}
+        found = {use.claim: use for use in await world.room.usage.of(pod, took.__setitem__)}
+        assert took.keys() == {DRIVER, "statfs"}
         assert found["c"].namespace == "default"
         assert 8 << 20 < found["c"].capacity <= 16 << 20
         assert found["c"].inodes == found["c"].inodes_free + found["c"].inodes_used
@@ -44,7 +46,10 @@ async def test_of_devices_their_size_is_told(place: Path, driver: DriverProcess)
     pod = pod_of("p", "path", devices=("raw", "disk"))
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted, world.events
-        found = {use.claim: (use.capacity, use.used) for use in await world.room.usage.of(pod)}
+        took: dict[str, float] = {}
+        uses = await world.room.usage.of(pod, took.__setitem__)
+        assert took.keys() == {DRIVER, "block"}
+        found = {use.claim: (use.capacity, use.used) for use in uses}
         assert found == {"raw": (16 << 20, 0), "disk": (8 << 20, 0)}
         await world.tear_down(pod)
 

@@ -118,10 +118,11 @@ def _volume_use(volume: MeasuredVolume, clock: Clock, use: DiskUse) -> VolumeUse
     )
 
 
-OthersUse = Callable[[v1.Pod], Awaitable[Sequence[VolumeUse]]]
+OthersUse = Callable[[v1.Pod, Callable[[str, float], None]], Awaitable[Sequence[VolumeUse]]]
+"""Measures a pod's volumes, and tells of each how (as the metric names it) and how many seconds it took."""
 
 
-async def nobodys(pod: v1.Pod) -> Sequence[VolumeUse]:
+async def nobodys(pod: v1.Pod, took: Callable[[str, float], None]) -> Sequence[VolumeUse]:
     """There are no volumes but the agent's own."""
     return ()
 
@@ -260,7 +261,7 @@ class VolumeMeter:
                 await self._measure_own(pods[uid], LARGE)
             for uid in self._others_turns.of(pods.keys()):
                 with _wall(pods[uid]):
-                    self._of_others[uid] = tuple(await self._others(pods[uid]))
+                    self._of_others[uid] = tuple(await self._others(pods[uid], self._took))
                 self._others_turns.had(uid)
 
     async def _round_of_large(self) -> None:
@@ -303,8 +304,11 @@ class VolumeMeter:
         except OSError as error:
             log.warning("Volume cannot be measured", path=volume.path, err=error)
             use = last if isinstance(error, WorkHangs) else None
-        self._duration.labels(source).observe(trio.current_time() - began)
+        self._took(source, trio.current_time() - began)
         return use
+
+    def _took(self, source: str, seconds: float) -> None:
+        self._duration.labels(source).observe(seconds)
 
 
 @contextmanager

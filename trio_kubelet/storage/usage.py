@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.csi.registration import CSIDrivers
 from trio_kubelet.storage.doors import BlockMapping, Mounting
 from trio_kubelet.storage.errors import OperationError
-from trio_kubelet.storage.specs import CSI, FC, HOST_PATH
+from trio_kubelet.storage.specs import CSI, FC, HOST_PATH, Spec
 from trio_kubelet.storage.steps import unmounted
 from trio_kubelet.storage.world import Actual, Desired, WantedVolume
 
@@ -60,21 +60,27 @@ class VolumeUsage:
         self._health = health
         self._resting: dict[str, float] = {}  # drivers, and until when
 
-    async def of(self, pod: v1.Pod) -> Sequence[VolumeUse]:
-        """The pod's mounted volumes; one that cannot be measured is left out."""
+    async def of(
+        self, pod: v1.Pod, took: Callable[[str, float], None] = lambda source, seconds: None
+    ) -> Sequence[VolumeUse]:
+        """The pod's mounted volumes; one that cannot be measured is left out. `took` hears how each was
+        measured, as the kubelet's metric names it, and how many seconds that took.
+        """
         uid = pod.metadata.uid
         found = []
         for outer, wanted in self._desired.pods.get(uid, {}).items():
             if unmounted(self._desired, self._actual, uid, [outer]):
                 continue
-            use, driver = None, wanted.spec.driver
-            if driver and self._resting.get(driver, 0) > trio.current_time():
+            use, driver, source = None, wanted.spec.driver, _source(wanted.spec)
+            began = trio.current_time()
+            if not source or (driver and self._resting.get(driver, 0) > began):
                 continue
             with trio.move_on_after(DEADLINE) as limit:
                 try:
                     use = await self._measure(wanted, pod)
                 except (GrpcError, OperationError, OSError) as error:
                     log.v(2).info("Volume cannot be measured", pod=pod, volume=outer, err=error)
+            took(source, trio.current_time() - began)
             if limit.cancelled_caught:
                 self._resting[driver] = trio.current_time() + REST
             if use is not None:
@@ -92,8 +98,6 @@ class VolumeUsage:
         if spec.block:
             size = await METER.run(_device_size, path, owner=path)
             return msgspec.structs.replace(self._unknown(wanted), capacity=size)
-        if spec.plugin in _UNMEASURED or not spec.measured:
-            return None
         seen = await METER.run(filesystem_of, path, self._clock, owner=path)
         if seen is None:
             return None
@@ -157,6 +161,15 @@ class VolumeUsage:
             claim=claim.name if claim is not None else "",
             namespace=claim.namespace if claim is not None else "",
         )
+
+
+def _source(spec: Spec) -> str:
+    """How a volume is measured: by its driver, its device or its filesystem; "" for not at all."""
+    if spec.plugin == CSI:
+        return spec.driver
+    if spec.block:
+        return "block"
+    return "statfs" if spec.measured and spec.plugin not in _UNMEASURED else ""
 
 
 def _device_size(path: str) -> int:
