@@ -69,7 +69,7 @@ async def test_a_full_disk(place: Path, driver: DriverProcess) -> None:
             assert (await world.set_up(waiting, patience=0.3)).unmounted == ("c",)
             text = world.reasons("FailedMount")[0]
             assert text.startswith('MountVolume.MountDevice failed for volume "pv-c" : ')
-            assert "No space left on device" in text
+            assert ": no space left on device" in text
             assert driver.methods("begin") == []
             assert not (await world.set_up(pod_of("q", "dir"))).unmounted
             filler.unlink()
@@ -84,7 +84,7 @@ async def test_a_read_only_filesystem(place: Path, driver: DriverProcess) -> Non
             mount("", str(place / "root/plugins"), flags=MS_REMOUNT | MS_RDONLY)
             waiting = pod_of("p", "c")
             assert (await world.set_up(waiting, patience=0.3)).unmounted == ("c",)
-            assert "Read-only file system" in world.reasons("FailedMount")[0]
+            assert ": read-only file system" in world.reasons("FailedMount")[0]
             assert not (await world.set_up(pod_of("q", "dir"))).unmounted
             mount("", str(place / "root/plugins"), flags=MS_REMOUNT)
             assert not (await world.set_up(waiting)).unmounted
@@ -201,8 +201,9 @@ async def test_a_driver_that_says_a_file_is_a_device(place: Path, driver: Driver
         pod = pod_of("p", devices=("raw",))
         assert (await world.set_up(pod, patience=0.5)).unmounted == ("raw",)
         text = world.reasons("FailedMapVolume")[0]
-        assert text.startswith('MapVolume.MapBlockVolume failed for volume "pv-raw" : ')
-        assert "Block device required" in text
+        target = world.root / "plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw/uid-p"
+        why = f"{target}: block device required"
+        assert text == f'MapVolume.MapBlockVolume failed for volume "pv-raw" : {why}'
         driver.set()
         await world.tear_down(pod)
         await world.until(lambda: not world.left())

@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
@@ -321,7 +322,7 @@ class PersistentVolumes:
         )
         wanted = self._desired.find(step.uid, step.name)
         if reason and wanted is not None:
-            self._events.record(wanted.pod, "Warning", reason, str(error) or type(error).__name__)
+            self._events.record(wanted.pod, "Warning", reason, error_words(error))
 
     def _is_remount(self, step: Operation) -> bool:
         volume = self._actual.get(step.name)

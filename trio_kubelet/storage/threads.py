@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import PERSISTENT_VOLUMES, Lane, WorkHangs
 from trio_kubelet.storage.errors import Ending, OperationError
 
@@ -20,4 +21,4 @@ async def in_thread(
     except WorkHangs as error:
         raise OperationError(f"work on the volume's files hangs: {error}", Ending.UNCERTAIN) from error
     except (OSError, ValueError) as error:  # a path may hold what no path can
-        raise OperationError(str(error)) from error
+        raise OperationError(error_words(error)) from error

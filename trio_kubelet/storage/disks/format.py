@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.programs import run_to_end
 from trio_kubelet.storage.errors import Ending, FilesystemMismatch, OperationError
@@ -157,7 +158,7 @@ async def run_tool(command: Sequence[str]) -> tuple[int, str]:
     except FileNotFoundError:
         raise OperationError(f'exec: "{command[0]}": executable file not found in $PATH') from None
     except OSError as error:
-        raise OperationError(f"{command[0]}: {error}") from error
+        raise OperationError(error_words(error, "fork/exec")) from error
     except trio.TooSlowError:
         raise OperationError(f"{command[0]} did not end within {DEADLINE:g} s", Ending.UNCERTAIN) from None
     return code, output.decode("utf-8", "replace").strip()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.mountinfo import mounted_elsewhere
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.storage.disks.format import DEFAULT_FS, format_and_mount, joined, resize_filesystem
@@ -198,7 +199,7 @@ def _usable_kind(path: str) -> str:
     try:
         kind = _kind(path)
     except OSError as error:
-        raise NotBegun(str(error)) from error
+        raise NotBegun(error_words(error, "stat")) from error
     if kind == "other":
         raise NotBegun(_NEITHER)
     return kind
