@@ -194,16 +194,21 @@ async def test_a_driver_that_mounts_at_another_volumes_path(place: Path, driver:
         await world.until(lambda: not mounted_below(world.root / "pods"))
 
 
-async def test_a_driver_that_says_a_file_is_a_device(place: Path, driver: DriverProcess) -> None:
+@pytest.mark.parametrize("file", [True, False])
+async def test_a_driver_that_publishes_no_device(place: Path, driver: DriverProcess, file: bool) -> None:
     claims = claims_of(place, "raw", mode="Block")
-    driver.set(lie={"volume": "raw", "file": True})
+    driver.set(lie={"volume": "raw", "file": file})
     async with running_world(place, claims=claims, driver=driver) as world:
         pod = pod_of("p", devices=("raw",))
         assert (await world.set_up(pod, patience=0.5)).unmounted == ("raw",)
         text = world.reasons("FailedMapVolume")[0]
         target = world.root / "plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw/uid-p"
-        why = f"{target}: block device required"
-        assert text == f'MapVolume.MapBlockVolume failed for volume "pv-raw" : {why}'
+        said = {
+            True: f'MapVolume.MapBlockVolume failed for volume "pv-raw" : {target}: block device required',
+            False: f'MapVolume.EvalHostSymlinks failed for volume "pv-raw" : lstat {target}: no such file or '
+            "directory",
+        }
+        assert text == said[file]
         driver.set()
         await world.tear_down(pod)
         await world.until(lambda: not world.left())

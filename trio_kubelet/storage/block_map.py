@@ -9,9 +9,18 @@ import errno
 import os
 import stat
 
+from trio_kubelet.common.go_words import path_words
 from trio_kubelet.storage import loop
 from trio_kubelet.volumes.files import entries, make_dirs
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, unmount
+
+
+def find_device(path: str) -> None:
+    """That there is something at a device's path (kubelet: `EvalHostSymlinks`)."""
+    try:
+        os.path.realpath(path, strict=True)
+    except OSError as error:
+        raise OSError(path_words("lstat", error)) from error
 
 
 def map_device(device: str, global_map: str, pod_map: str, name: str, uid: str) -> str:

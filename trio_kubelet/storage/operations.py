@@ -265,9 +265,13 @@ class Operations:
         pod_map = pod_devices(self._root_dir, uid, spec.plugin)
         global_map = plugin.global_map(spec)
 
+        async def find() -> None:
+            await in_thread(name, block_map.find_device, device)
+
         async def bind() -> None:
             await in_thread(name, block_map.map_device, device, global_map, pod_map, spec.name, uid)
 
+        await self._step("MapVolume.EvalHostSymlinks failed", spec, FAILED_MAP, find)
         await self._step("MapVolume.MapBlockVolume failed", spec, FAILED_MAP, bind)
         for path in (f'globalMapPath "{global_map}"', f'volumeMapPath "{pod_map}"'):
             message = f'MapVolume.MapPodDevice succeeded for volume "{spec.name}" {path}'
