@@ -24,11 +24,11 @@ GATES: Final[dict[tuple[str, bool, bool], str]] = {
     EventedPLEG GangScheduling GenericWorkload HPAScaleToZero ImageVolumeWithDigest
     InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
     KubeletInUserNamespace LoggingAlphaOptions ManifestBasedAdmissionControlConfig MemoryQoS
-    MinimumKubeletVersion MutablePVNodeAffinity NativeHistograms PersistentVolumeClaimUnusedSinceTime
+    MutablePVNodeAffinity NativeHistograms PersistentVolumeClaimUnusedSinceTime
     PodAndContainerStatsFromCRI PodLevelResourceManagers PodLogsQuerySplitStreams PodsAPI QOSReserved
-    ReduceDefaultCrashLoopBackOffDecay RouteExternalCertificate RuntimeClassInImageCriApi
-    ShardedListAndWatch StorageCapacityScoring StoragePerformantSecurityPolicy StorageVersionAPI
-    TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
+    ReduceDefaultCrashLoopBackOffDecay RuntimeClassInImageCriApi ShardedListAndWatch
+    StorageCapacityScoring StorageVersionAPI TaintTolerationComparisonOperators
+    TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
     UserNamespacesHostNetworkSupport VolumeLimitScaling WindowsCPUAndMemoryAffinity
     WorkloadAwarePreemption WorkloadWithJob
     """,
