@@ -347,3 +347,12 @@ def test_a_refused_pod_is_told_in_the_words_of_kubernetes(spec: dict[str, Any], 
         static_pod(json.dumps(body).encode(), Origin("n", "file", "/x"))
     assert list(map(str, caught.value.errors)) == told
     assert str(caught.value) == f"invalid pod: [{' '.join(told)}]"
+
+
+def test_the_domain_of_a_key_is_measured_in_bytes_and_so_told() -> None:
+    key = f"{'a' * 254}/b"
+    with pytest.raises(ManifestError) as caught:
+        make({}, labels={key: ""})
+    assert str(caught.value) == (
+        f'invalid pod: [metadata.labels: Invalid value: "{key}": prefix part must be no more than 253 bytes]'
+    )

@@ -82,8 +82,8 @@ def dns_subdomain_underscore(value: str) -> list[str]:
     return _subdomain(value, _SUBDOMAIN_UNDERSCORE, "'_', ")
 
 
-def _subdomain(value: str, pattern: str, besides: str) -> list[str]:
-    wrong = [_longer(LONGEST_SUBDOMAIN)] if len(value.encode()) > LONGEST_SUBDOMAIN else []
+def _subdomain(value: str, pattern: str, besides: str, unit: str = "characters") -> list[str]:
+    wrong = [_longer(LONGEST_SUBDOMAIN, unit)] if len(value.encode()) > LONGEST_SUBDOMAIN else []
     if not re.fullmatch(pattern, value):
         wrong.append(_unmatched(_SUBDOMAIN_RULE.format(besides), pattern, "example.com"))
     return wrong
@@ -97,7 +97,7 @@ def qualified_name(value: str) -> list[str]:
         return [f"a valid label key {_NAME_SENTENCE} {prefix}"]
     wrong: list[str] = []
     if len(parts) == 2:
-        problems = dns_subdomain(parts[0]) if parts[0] else ["must be non-empty"]
+        problems = _subdomain(parts[0], _SUBDOMAIN, "", "bytes") if parts[0] else ["must be non-empty"]
         wrong += [f"prefix part {problem}" for problem in problems]
     name = parts[-1]
     if not name:
