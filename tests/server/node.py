@@ -105,7 +105,7 @@ class Node:
                     for name in ("run", "exec", "attach", "port_forward", "container_logs", "checkpoint")
                 },
                 running_pods=pod_list(list),
-                configz=configz(self.config, "/pki"),
+                configz=configz(self.config, "/pki", "systemd"),
                 system_logs=SystemLogs(True, str(self.directory), "no-such-journalctl").get,
                 profiling=profiling,
                 debug_flags=debug_flags(self.verbosity.append),

@@ -97,12 +97,13 @@ def test_running_pods_are_those_of_which_something_runs() -> None:
 
 async def test_configz_has_the_recorded_shape() -> None:
     recorded = json.loads((Path(__file__).parents[1] / "golden" / "configz-sample.json").read_text())
-    _, body = await body_of(configz(KubeletConfiguration(), "/var/lib/kubelet/pki"))
+    _, body = await body_of(configz(KubeletConfiguration(), "/var/lib/kubelet/pki", "systemd"))
     shown = json.loads(body)
     assert list(shown) == ["kubeletconfig"]
     config, sample = shown["kubeletconfig"], recorded.get("kubeletconfig", recorded)
     for name in ("tlsCertFile", "tlsPrivateKeyFile", "volumePluginDir"):
         assert config[name] == sample[name]
+    assert config["cgroupDriver"] == "systemd"  # the runtime's, whatever is configured
     common = [name for name in sample if name in config]
     assert common == [name for name in config if name in sample]  # Go's order of fields
     assert {name: type(config[name]) for name in common} == {name: type(sample[name]) for name in common}

@@ -70,6 +70,7 @@ class Endpoints:
     ) -> None:
         self._agent = agent
         self._flags, self._config, self._gates = base.flags, base.config, base.gates
+        self._cgroup_driver = base.machine.node.cgroup_driver
         self._runtime = base.services.runtime
         self._clock = base.clock
         self._events = base.event_log
@@ -165,7 +166,7 @@ class Endpoints:
             port_forward=streaming.port_forward,
             container_logs=logs.get,
             running_pods=pod_list(running_pods(agent.cache.statuses)),
-            configz=configz(config, self._flags.cert_dir),
+            configz=configz(config, self._flags.cert_dir, self._cgroup_driver),
             system_logs=SystemLogs(queries).get,
             profiling=profiling,
             debug_flags=debug_flags(set_verbosity),

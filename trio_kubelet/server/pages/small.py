@@ -69,10 +69,12 @@ def running_pods(statuses: Callable[[], Iterable[PodStatus]]) -> Callable[[], li
     return pods
 
 
-def configz(config: KubeletConfiguration, cert_dir: str) -> Handler:
-    """The configuration in force; with the self-signed pair of `cert_dir` where no other is asked for
-    (kubelet: `InitializeTLS`).
+def configz(config: KubeletConfiguration, cert_dir: str, cgroup_driver: str) -> Handler:
+    """The configuration in force: with the cgroup driver that the runtime has (kubelet:
+    `getCgroupDriverFromCRI`), and the self-signed pair of `cert_dir` where no other is asked for
+    (`InitializeTLS`).
     """
+    config = replace(config, cgroup_driver=cgroup_driver)
     if not (config.server_tls_bootstrap or config.tls_cert_file or config.tls_private_key_file):
         files = self_signed_files(cert_dir)
         config = replace(config, tls_cert_file=files.certificate, tls_private_key_file=files.key)
