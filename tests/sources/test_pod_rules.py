@@ -23,6 +23,7 @@ NOT_MERGED = {"MatchLabelKeysInPodTopologySpreadSelectorMerge": False}
 NOT_SPREAD = {**NOT_MERGED, "MatchLabelKeysInPodTopologySpread": False}
 SPREAD = "spec.topologySpreadConstraints[0]"
 LOOSE_ADDRESSES = {"StrictIPCIDRValidation": False}
+BY_MOUNTING = {"securityContext": {"seLinuxChangePolicy": "MountOption"}}
 
 
 def make(gates: dict[str, bool], spec: dict[str, Any], annotations: dict[str, str] | None = None) -> Pod:
@@ -102,6 +103,8 @@ def init(**fields: Any) -> dict[str, Any]:
         (LOOSE_ADDRESSES, alias("0000001::100"), ""),
         (LOOSE_ADDRESSES, alias("fe80::1%eth0"), "spec.hostAliases[0].ip"),
         (LOOSE_ADDRESSES, alias("256.0.0.1"), "spec.hostAliases[0].ip"),
+        ({}, BY_MOUNTING, "spec.securityContext.seLinuxChangePolicy"),
+        ({"SELinuxMount": True}, BY_MOUNTING, ""),
         ({}, {"serviceAccountName": "sa"}, "spec.serviceAccountName"),
         (NOT_PREVENTED, {"serviceAccountName": "sa", "imagePullSecrets": [{"name": "s"}]}, ""),
         (

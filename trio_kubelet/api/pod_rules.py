@@ -21,6 +21,7 @@ class PodRules(msgspec.Struct, frozen=True, kw_only=True):
     host_network_users: bool = False  # UserNamespacesHostNetworkSupport
     comparing_tolerations: bool = False  # TaintTolerationComparisonOperators
     merged_label_keys: bool = True  # MatchLabelKeysInPodTopologySpreadSelectorMerge
+    mount_option: bool = False  # SELinuxMount
     strict_addresses: bool = True  # StrictIPCIDRValidation
     api_references: bool = False  # of static pods, with PreventStaticPodAPIReferences switched off
 

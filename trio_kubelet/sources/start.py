@@ -28,6 +28,7 @@ def pod_rules(gates: FeatureGates) -> PodRules:
         host_network_users=gates.enabled("UserNamespacesHostNetworkSupport"),
         comparing_tolerations=gates.enabled("TaintTolerationComparisonOperators"),
         merged_label_keys=gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
+        mount_option=gates.enabled("SELinuxMount"),
         strict_addresses=gates.enabled("StrictIPCIDRValidation"),
         api_references=not gates.enabled("PreventStaticPodAPIReferences"),
     )

@@ -85,7 +85,7 @@ def _spec(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
     problems.one_of("spec.restartPolicy", spec.restart_policy, _RESTART_POLICIES)
     problems.one_of("spec.dnsPolicy", spec.dns_policy, _DNS_POLICIES)
     validate_labels(spec.node_selector, "spec.nodeSelector", problems)
-    validate_pod_security(spec, problems)
+    validate_pod_security(spec, problems, mount_option=rules.mount_option)
     validate_affinity(spec.affinity, "spec.affinity", problems)
     _dns(spec, "spec.dnsConfig", rules, problems)
     for index, gate in enumerate(spec.readiness_gates or ()):

@@ -29,8 +29,10 @@ _WINDOWS_LABEL: Final = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?"
 _WINDOWS_DOMAIN: Final = re.compile(rf"{_WINDOWS_LABEL}(?:\.{_WINDOWS_LABEL})*")
 
 
-def validate_pod_security(spec: v1.PodSpec, problems: Problems) -> None:
-    """The pod's security context, with the host namespaces that belong to it."""
+def validate_pod_security(spec: v1.PodSpec, problems: Problems, *, mount_option: bool) -> None:
+    """The pod's security context, with the host namespaces that belong to it. `mount_option`: volumes may be
+    asked to have their label by mounting.
+    """
     context = spec.security_context
     if context is None:
         return
@@ -48,10 +50,11 @@ def validate_pod_security(spec: v1.PodSpec, problems: Problems) -> None:
         why = "ShareProcessNamespace and HostPID cannot both be enabled"
         problems.invalid(f"{here}.shareProcessNamespace", True, why)
     _sysctls(spec, context.sysctls or [], f"{here}.sysctls", problems)
+    labelled = ("MountOption", "Recursive") if mount_option else ("Recursive",)
     for word, field, supported in (
         (context.fs_group_change_policy, "fsGroupChangePolicy", ("Always", "OnRootMismatch")),
         (context.supplemental_groups_policy, "supplementalGroupsPolicy", ("Merge", "Strict")),
-        (context.se_linux_change_policy, "seLinuxChangePolicy", ("Recursive",)),
+        (context.se_linux_change_policy, "seLinuxChangePolicy", labelled),
     ):
         if word is not None and word not in supported:
             problems.unsupported(f"{here}.{field}", word, supported)
