@@ -82,6 +82,32 @@ async def test_what_claims_said_is_no_longer_good_than_half_the_way_to_the_next_
         await world.tear_down(pod)
 
 
+async def test_without_states_of_a_resize_a_volume_grows_here_though_its_claim_has_the_size_by_another_node(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a controller of before KEP-1790."""
+    claims = one_claim(driver)
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        claims.grow("c", "48Mi")
+        claims.store.set_status(
+            "persistentvolumeclaims",
+            "default",
+            "c",
+            capacity={"storage": "48Mi"},
+            allocatedResources=None,
+            allocatedResourceStatuses=None,
+        )
+        before = claim_status(world, "c")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: world.reasons("FileSystemResizeSuccessful"))
+        await grown(world, pod, monkeypatch)
+        assert driver.methods().count("NodeExpandVolume") == 1
+        assert claim_status(world, "c") == before
+        await world.tear_down(pod)
+
+
 async def test_a_volume_that_grew_while_nobody_had_it_is_expanded_before_its_pod_has_it(
     place: Path, driver: DriverProcess
 ) -> None:

@@ -58,8 +58,7 @@ def plan(claim: v1.PersistentVolumeClaim, volume_quantity: str) -> Plan:
     state = (status.allocated_resource_statuses or {}).get(STORAGE, "")
     if not state and status.allocated_resources is None:
         size = bytes_of(volume_quantity)
-        verdict = ResizeVerdict.EXPAND if shown < size else ResizeVerdict.DONE
-        return Plan(verdict, size, volume_quantity, legacy=True)
+        return Plan(ResizeVerdict.EXPAND, size, volume_quantity, told=shown >= size, legacy=True)
     quantity = (status.allocated_resources or {}).get(STORAGE, "")
     size = bytes_of(quantity)
     told = shown >= size and not state
