@@ -73,6 +73,19 @@ async def test_what_somebody_flushed_is_put_back(
         nursery.cancel_scope.cancel()
 
 
+async def test_rules_that_were_taken_out_of_their_chains_are_back_after_a_start(namespace: list[str]) -> None:
+    """`iptables -F` leaves the chains, and so the canaries."""
+    table = ("iptables", "-t", "filter")
+    lines = ("-N KUBE-KUBELET-CANARY", "-A INPUT -j KUBE-FIREWALL")
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(UtilChains(prefix=namespace).run)
+            for line in lines:
+                await wait_until(partial(has, namespace, line, *table, "-S"), 30, f"{line} is there")
+            nursery.cancel_scope.cancel()
+        await said(*namespace, *table, "-F")
+
+
 async def test_ipv6_has_the_hint_alone(namespace: list[str]) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(UtilChains(ipv6=True, prefix=namespace).run)

@@ -84,12 +84,13 @@ class UtilChains:
             log.info("No iptables support on this system; not creating the KUBE-IPTABLES-HINT chain")
             await trio.sleep_forever()
         protocol, told = ("IPv6" if self._ipv6 else "IPv4"), ""
+        begun = False  # at the start canaries tell nothing: they outlive the rules of a table that is emptied
         while True:
             try:
-                if not await self._canaries_live():
+                if not (begun and await self._canaries_live()):
                     await self._put_in_place()
                     log.info("Initialized iptables rules.", protocol=protocol)
-                told = ""
+                begun, told = True, ""
             except (ProgramFailed, OSError, trio.TooSlowError) as error:
                 text = "Failed to initialize iptables rules; some functionality may be missing."
                 if str(error) != told:
