@@ -7,8 +7,11 @@ from typing import TypeVar
 import pytest
 import trio
 import trio.testing
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.kube.apiserver import APIServer, User
+from tests.kube.certs import CA, new_key
 from tests.kube.door import SimulatedDoor
 from tests.kube.store import Refused
 from trio_kubelet.api import v1
@@ -223,6 +226,31 @@ async def test_the_cache_is_bounded(autojump_clock: trio.testing.MockClock) -> N
 def test_who_is_authenticated(user: users.User, groups: tuple[str, ...]) -> None:
     """Whose certificate or token says `system:anonymous` has not proved to be anybody."""
     assert users.with_authenticated_group(user).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("uids", "heeded", "told"),
+    [((), True, ""), (("u-1",), True, "u-1"), (("u-1",), False, ""), (("u-1", "u-2"), False, "")],
+)
+def test_the_uid_of_a_certificate(uids: tuple[str, ...], heeded: bool, told: str) -> None:
+    user = users.read_certificate(certificate(uids), heeded).user
+    assert user is not None
+    assert (user.name, user.uid) == ("alice", told)
+
+
+@pytest.mark.parametrize("uids", [("u-1", "u-2"), ("",)])
+def test_a_certificate_with_other_than_one_uid_is_nobodys(uids: tuple[str, ...]) -> None:
+    with pytest.raises(Unauthenticated):
+        users.read_certificate(certificate(uids))
+
+
+def certificate(uids: tuple[str, ...]) -> bytes:
+    """alice's, in DER."""
+    named = [x509.NameAttribute(x509.NameOID.COMMON_NAME, "alice")]
+    oid = x509.ObjectIdentifier(users.UID_OID)
+    named += [x509.NameAttribute(oid, uid, _validate=False) for uid in uids]
+    pem = CA("clients").issue(x509.Name(named), new_key().public_key())
+    return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
 @pytest.mark.parametrize(

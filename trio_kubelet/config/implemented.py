@@ -176,6 +176,7 @@ GATES: Final = frozenset(
         "AllAlpha",
         "AllBeta",
         "AllowDNSOnlyNodeCSR",
+        "AllowParsingUserUIDFromCertAuth",
         "CPUManagerPolicyAlphaOptions",
         "CPUManagerPolicyBetaOptions",
         "CRIListStreaming",

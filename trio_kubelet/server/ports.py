@@ -174,7 +174,12 @@ class Servers:
         reviews = Reviews(self._client or NoServer())
         try:
             return guard(
-                Authenticator(config.authentication, self._base.clock, reviews),
+                Authenticator(
+                    config.authentication,
+                    self._base.clock,
+                    reviews,
+                    certificate_uids=self._base.gates.enabled("AllowParsingUserUIDFromCertAuth"),
+                ),
                 authorizer(config.authorization, reviews),
                 self._base.machine.node.node_name,
                 self._base.gates.enabled("KubeletFineGrainedAuthz"),

@@ -40,15 +40,25 @@ class Identified(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """What `authentication` of the configuration asks for; a webhook needs `reviews`, else ValueError."""
+    """What `authentication` of the configuration asks for; a webhook needs `reviews`, else ValueError.
+    `certificate_uids`: certificates may say a user's UID (gate `AllowParsingUserUIDFromCertAuth`).
+    """
 
-    def __init__(self, settings: Authentication, clock: Clock, reviews: Reviews | None) -> None:
+    def __init__(
+        self,
+        settings: Authentication,
+        clock: Clock,
+        reviews: Reviews | None,
+        *,
+        certificate_uids: bool = True,
+    ) -> None:
         if settings.webhook.enabled and reviews is None:
             raise ValueError("no client provided, cannot use webhook authentication")
         if not (settings.webhook.enabled or settings.x509.client_ca_file or settings.anonymous.enabled):
             raise ValueError("no authentication method configured")
         self._settings = settings
         self._clock = clock
+        self._certificate_uids = certificate_uids
         self._reviews = reviews if settings.webhook.enabled else None
         self._key = secrets.token_bytes(32)
         self._tokens: ExpiringCache[bytes, User | None] = ExpiringCache(CACHED_TOKENS)
@@ -71,7 +81,7 @@ class Authenticator:
     async def _by_certificate(self, request: Request) -> Identified | None:
         if request.peer_certificate is None or not self._settings.x509.client_ca_file:
             return None
-        certificate = read_certificate(request.peer_certificate)
+        certificate = read_certificate(request.peer_certificate, self._certificate_uids)
         # It was good when the connection was made, which may be long ago.
         now = self._clock.now_ns() / NANOSECONDS
         if not certificate.not_before <= now <= certificate.not_after:

@@ -44,8 +44,10 @@ class CertificateUser(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=256)
-def read_certificate(der: bytes) -> CertificateUser:
-    """Reads a verified client certificate: CN is the user, O are the groups. Raises Unauthenticated."""
+def read_certificate(der: bytes, with_uid: bool = True) -> CertificateUser:
+    """Reads a verified client certificate: CN is the user, O are the groups; the UID is heeded if `with_uid`.
+    Raises Unauthenticated.
+    """
     # Big, and needed only by a server that has a client authority.
     from cryptography import x509
     from cryptography.x509.oid import NameOID
@@ -55,7 +57,7 @@ def read_certificate(der: bytes) -> CertificateUser:
         names = [str(a.value) for a in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         groups = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
         uid_oid = x509.ObjectIdentifier(UID_OID)
-        uids = [str(a.value) for a in certificate.subject.get_attributes_for_oid(uid_oid)]
+        uids = [str(a.value) for a in certificate.subject.get_attributes_for_oid(uid_oid) if with_uid]
     except ValueError as exc:
         raise Unauthenticated(f"cannot read the client certificate: {exc}") from exc
     if len(uids) > 1 or uids == [""]:
