@@ -138,8 +138,8 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "body"),
     [
-        ("query=", 400, 'unit: Invalid value: [""]: unit cannot be empty'),
-        ("query=%20", 400, 'unit: Invalid value: [" "]: unit cannot be empty'),
+        ("query=", 400, 'query: Invalid value: [""]: query cannot be empty'),
+        ("query=%20", 400, 'query: Invalid value: [" "]: query cannot be empty'),
         (
             "query=a&tailLines=x",
             400,
@@ -248,6 +248,15 @@ async def test_a_query_is_packed_when_asked(logs: Path) -> None:
     [
         ({}, "--utc --no-pager --output=short-precise --pager-end --lines=2 --unit=kubelet\n"),
         ({"pattern": ["\0"]}, "\nerror: journal output not available\n"),
+        (
+            {"query": ["app", "kubelet"], "tailLines": []},
+            "--utc --no-pager --output=short-precise --unit=kubelet\napp's own\n",
+        ),
+        (
+            {"query": ["app", "kubelet"], "boot": ["0"], "tailLines": []},
+            "--utc --no-pager --output=short-precise --unit=kubelet --boot 0\n"
+            "\noptions present and query resolved to log files for [app]\ntry without specifying options\n",
+        ),
     ],
 )
 async def test_units_of_the_journal(

@@ -56,7 +56,7 @@ def read_query(query: Mapping[str, Sequence[str]]) -> tuple[LogQuery, list[str]]
     files = tuple(name for name in asked if "/" in name or "\\" in name)
     services = tuple(name for name in asked if name not in files and name.strip())
     if "query" in query and not files and not services:
-        errors.append(_invalid("unit", asked, "unit cannot be empty"))
+        errors.append(_invalid("query", asked, "query cannot be empty"))
     since = _read_time("sinceTime", query, errors)
     until = _read_time("untilTime", query, errors)
     boot = _read_number("boot", query, errors)

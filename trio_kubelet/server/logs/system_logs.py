@@ -72,20 +72,20 @@ class SystemLogs:
         return None
 
     async def _services(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
-        """The services' logs: from the journal if it knows them, else from files of their names."""
+        """The services' logs: first of those that the journal knows, then from files of the others' names."""
         units = await self._journal_units()
         native = [name for name in query.services if f"{name}.service" in units]
         others = [name for name in query.services if name not in native]
+        if native:
+            async with aclosing(self._journal(journal_arguments(query, native))) as pieces:
+                async for piece in pieces:
+                    yield piece
         if others and query.has_options:
             yield (
                 f"\noptions present and query resolved to log files for [{' '.join(others)}]\n"
                 "try without specifying options\n"
             ).encode()
             return
-        if not others:
-            async with aclosing(self._journal(journal_arguments(query, native))) as pieces:
-                async for piece in pieces:
-                    yield piece
         for name in others:
             async with aclosing(self._file_of(name)) as pieces:
                 async for piece in pieces:
