@@ -24,11 +24,11 @@ GATES: Final[dict[tuple[str, bool, bool], str]] = {
     EventedPLEG GangScheduling GenericWorkload HPAScaleToZero ImageVolumeWithDigest
     InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
     KubeletInUserNamespace LoggingAlphaOptions ManifestBasedAdmissionControlConfig MemoryQoS
-    MutablePVNodeAffinity NativeHistograms PersistentVolumeClaimUnusedSinceTime
+    MinimumKubeletVersion MutablePVNodeAffinity NativeHistograms PersistentVolumeClaimUnusedSinceTime
     PodAndContainerStatsFromCRI PodLevelResourceManagers PodLogsQuerySplitStreams PodsAPI QOSReserved
-    ReduceDefaultCrashLoopBackOffDecay RuntimeClassInImageCriApi ShardedListAndWatch
-    StorageCapacityScoring StorageVersionAPI TaintTolerationComparisonOperators
-    TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
+    ReduceDefaultCrashLoopBackOffDecay RouteExternalCertificate RuntimeClassInImageCriApi
+    ShardedListAndWatch StorageCapacityScoring StoragePerformantSecurityPolicy StorageVersionAPI
+    TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
     UserNamespacesHostNetworkSupport VolumeLimitScaling WindowsCPUAndMemoryAffinity
     WorkloadAwarePreemption WorkloadWithJob
     """,
