@@ -54,6 +54,12 @@ async def test_the_runtime_says_it(driver: cri.CgroupDriver.ValueType, name: str
     assert await chosen(says(driver)) == (name, None)
 
 
+async def test_a_driver_that_is_none_is_refused() -> None:
+    unknown: Any = 7
+    with pytest.raises(OSError, match="runtime returned an unknown cgroup driver 7"):
+        await chosen(says(unknown))
+
+
 async def test_a_runtime_that_does_not_know_leaves_it_to_the_configuration(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

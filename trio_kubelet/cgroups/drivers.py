@@ -202,7 +202,8 @@ _RETRY_SECONDS = 2.0
 async def runtime_cgroup_driver(runtime: RuntimeService, configured: str, registry: CollectorRegistry) -> str:
     """The runtime's cgroup driver, or `configured` if it does not say.
 
-    A runtime that is away is waited for: a guess could put pods into cgroups of the wrong kind.
+    A runtime that is away is waited for: a guess could put pods into cgroups of the wrong kind. Raises
+    OSError for a driver that is none.
     """
     while True:
         try:
@@ -220,7 +221,9 @@ async def runtime_cgroup_driver(runtime: RuntimeService, configured: str, regist
             continue
         if not answer.HasField("linux"):
             return configured
-        driver = _NAMES[answer.linux.cgroup_driver]
+        driver = _NAMES.get(answer.linux.cgroup_driver)
+        if driver is None:
+            raise OSError(f"runtime returned an unknown cgroup driver {answer.linux.cgroup_driver}")
         log.info("Using cgroup driver setting received from the CRI runtime", cgroupDriver=driver)
         return driver
 
