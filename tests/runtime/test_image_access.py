@@ -252,7 +252,16 @@ async def test_files_of_an_older_version_are_written_anew(tmp_path: Path, autoju
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", '{"kind": "Other"}', "null", '{"apiVersion":"v9","lastUpdatedTime":"","imageRef":"sha256:a"}'],
+    [
+        "",
+        "{",
+        '{"kind": "Other"}',
+        "null",
+        '{"apiVersion":"v9","lastUpdatedTime":"","imageRef":"sha256:a"}',
+        '{"lastUpdatedTime":"","imageRef":"REF","later":1}',
+        '{"lastUpdatedTime":"","imageRef":"REF","credentialMapping":'
+        '{"private/app":{"nodePodsAccessible":true,"later":1}}}',
+    ],
 )
 async def test_a_damaged_record_lets_nobody_in(
     tmp_path: Path, autojump_clock: MockClock, content: str
@@ -260,7 +269,8 @@ async def test_a_damaged_record_lets_nobody_in(
     async with world(tmp_path) as here:
         await Guarded(here, tmp_path / "root").run(APP)
         (path,) = (tmp_path / "root" / "image_manager" / "pulled").iterdir()
-        path.write_text(content)
+        ref = json.loads(path.read_text())["imageRef"]
+        path.write_text(content.replace("REF", ref))
         node = Guarded(here, tmp_path / "root")
         assert await node.pulls_for(APP) == 1
         assert node.checks(Check.ERROR) == 1

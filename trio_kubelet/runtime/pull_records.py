@@ -2,7 +2,8 @@
 
 A pod without credentials must not run an image that another pod pulled with its own (KEP-2535). Each image
 the agent pulled has a record of the pull secrets and service accounts that were good for it, by the name it
-was pulled by; who has none of them has to pull again. The records are those of the kubelet.
+was pulled by; who has none of them has to pull again. The records are those of the kubelet; one with fields
+that are not known here, of a later one, cannot be read, for what they say may be who may not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Check(enum.StrEnum):
         return self in (Check.POLICY_ALLOWED, Check.FOUND)
 
 
-class PulledBySecret(msgspec.Struct, frozen=True, rename="camel"):
+class PulledBySecret(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A pull secret, and the hash of the login in it."""
 
     uid: str
@@ -44,7 +45,7 @@ class PulledBySecret(msgspec.Struct, frozen=True, rename="camel"):
     credential_hash: str = ""
 
 
-class PulledByAccount(msgspec.Struct, frozen=True, rename="camel"):
+class PulledByAccount(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A service account."""
 
     uid: str
@@ -55,7 +56,7 @@ class PulledByAccount(msgspec.Struct, frozen=True, rename="camel"):
 P = TypeVar("P", bound=PulledBySecret | PulledByAccount)
 
 
-class Pullers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Pullers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """Who may use an image by one name; `node_pods_accessible`: every pod of the node."""
 
     kubernetes_secrets: tuple[PulledBySecret, ...] = ()
@@ -63,7 +64,9 @@ class Pullers(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     node_pods_accessible: bool = False
 
 
-class PulledRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class PulledRecord(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """An image that was pulled. Names are those of containers, without tag and digest."""
 
     # Made by functions, for these are written although they are always the same.
@@ -74,7 +77,7 @@ class PulledRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     credential_mapping: dict[str, Pullers] = {}
 
 
-class PullIntent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PullIntent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """An image that is being pulled; after a crash it says that the image may be the agent's."""
 
     kind: str = "ImagePullIntent"
