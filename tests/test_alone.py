@@ -17,6 +17,7 @@ ALWAYS_THERE = (
     "kubelet_pod_watch_events_dropped_total",
     "kubelet_restarted_pods_total",
     "kubelet_sleep_action_terminated_early_total",
+    "kubernetes_build_info",
 )
 """Metrics of the kubelet that a page without pods shows, too."""
 STARTUP = ("pre_kubelet_", "pre_registration_", "registration_", "post_registration_", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,11 +13,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from tests.server.node import Node
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.gates import resolve_gates
+from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.server.http.exposition import render
 from trio_kubelet.server.http.serve import Hijack, Request, Response
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.metrics_pages import (
     GateMetrics,
+    add_build_info,
     add_start_time,
     process_start_ns,
     with_start_time,
@@ -54,6 +57,22 @@ def test_all_gates_are_told_as_a_kubelet_does() -> None:
     assert head.startswith("# HELP kubernetes_feature_enabled [BETA] ")
     assert kind == "# TYPE kubernetes_feature_enabled gauge"
     assert shown == [wanted[name] for name in sorted(wanted)]
+
+
+def test_the_version_is_told_as_by_all_parts_of_a_cluster() -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    add_build_info(registry)
+    head, kind, line = b"".join(render(registry)).decode().splitlines()
+    assert head.startswith("# HELP kubernetes_build_info [BETA] ")
+    assert kind == "# TYPE kubernetes_build_info gauge"
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    assert sorted(labels) == [
+        *("build_date", "compiler", "git_commit", "git_tree_state", "git_version"),
+        *("go_version", "major", "minor", "platform"),
+    ]
+    assert labels["git_version"] == KUBELET_VERSION
+    assert f"v{labels['major']}.{labels['minor']}." in KUBELET_VERSION
+    assert line.endswith("} 1")
 
 
 @pytest.mark.parametrize(

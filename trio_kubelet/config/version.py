@@ -31,6 +31,24 @@ def package_version() -> str:
         return "unknown"
 
 
+def build_info() -> dict[str, str]:
+    """What `kubernetes_build_info` says, by its labels: which kubelet this stands for, and what runs it.
+    There is no build, so nothing of one is said.
+    """
+    major, minor, _ = KUBELET_VERSION.removeprefix("v").split(".")
+    return {
+        "major": major,
+        "minor": minor,
+        "git_version": KUBELET_VERSION,
+        "git_commit": "",
+        "git_tree_state": "",
+        "build_date": "",
+        "go_version": f"python{platform.python_version()}",
+        "compiler": platform.python_implementation().lower(),
+        "platform": f"{sys.platform}/{go_architecture(platform.machine())}",
+    }
+
+
 def version_text(program: str) -> str:
     """The line of `--version`. To who calls the `program` kubelet it is the kubelet's: kubeadm reads it, and
     goes on with nothing else.

@@ -30,6 +30,7 @@ from trio_kubelet.server.pages.local import (
 )
 from trio_kubelet.server.pages.metrics_pages import (
     GateMetrics,
+    add_build_info,
     add_start_time,
     process_start_ns,
     stats_handlers,
@@ -86,6 +87,7 @@ class Endpoints:
         health = HealthMetrics(registry)
         for small in (registry, self._agent.probe_metrics.registry):
             add_start_time(small, began_ns)
+        add_build_info(self._agent.registry)
         self._agent.registry.register(GateMetrics(self._gates, self._config.feature_gates))
         provider = MetricMaker(self._agent.registry).gauge(
             "kubelet_metrics_provider",

@@ -1,5 +1,5 @@
-"""What pages of metrics have beside their room's figures: feature gates, since when the process runs, and the
-stats pages as handlers.
+"""What pages of metrics have beside their room's figures: feature gates, the version, since when the process
+runs, and the stats pages as handlers.
 
 A scraper that sees the header of the start change knows that counters began anew, before it reads the page.
 """
@@ -13,7 +13,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.metrics import BETA, MetricMaker
 from trio_kubelet.config.gates import (
     COLLECTIVE,
     FeatureGates,
@@ -21,6 +21,7 @@ from trio_kubelet.config.gates import (
     uses_list_streams,
     uses_runtime_events,
 )
+from trio_kubelet.config.version import build_info
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
 from trio_kubelet.stats.pages import StatsPages
@@ -71,6 +72,14 @@ def add_start_time(registry: CollectorRegistry, began_ns: int) -> None:
         START_METRIC, "Start time of the process since unix epoch in seconds."
     )
     gauge.set(began_ns / NANOSECONDS)
+
+
+def add_build_info(registry: CollectorRegistry) -> None:
+    """The version, which alerts compare with those of a cluster's other parts."""
+    info = build_info()
+    meaning = "Which Kubernetes this is, and what it runs on."
+    gauge = MetricMaker(registry, BETA).gauge("kubernetes_build_info", meaning, list(info))
+    gauge.labels(**info).set(1)
 
 
 def with_start_time(page: Handler, began_ns: int) -> Handler:
