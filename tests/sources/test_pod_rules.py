@@ -148,3 +148,17 @@ def test_the_cost_of_a_deletion_is_read_where_it_counts() -> None:
     with pytest.raises(ManifestError, match="pod-deletion-cost"):
         make({}, {}, odd)
     make({"PodDeletionCost": False}, {}, odd)
+
+
+@pytest.mark.parametrize(
+    ("gates", "offered"),
+    [
+        ({}, "`configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"),
+        ({"EnvFiles": False}, "`configMapKeyRef` or `secretKeyRef`"),
+    ],
+)
+def test_where_a_variable_may_come_from(gates: dict[str, bool], offered: str) -> None:
+    nowhere = {"containers": [container(env=[{"name": "A", "valueFrom": {}}])]}
+    with pytest.raises(ManifestError) as caught:
+        make(gates, nowhere)
+    assert f"must specify one of: `fieldRef`, `resourceFieldRef`, {offered}]" in str(caught.value)

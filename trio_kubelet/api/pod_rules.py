@@ -23,6 +23,7 @@ class PodRules(msgspec.Struct, frozen=True, kw_only=True):
     merged_label_keys: bool = True  # MatchLabelKeysInPodTopologySpreadSelectorMerge
     mount_option: bool = False  # SELinuxMount
     strict_addresses: bool = True  # StrictIPCIDRValidation
+    env_files: bool = True  # EnvFiles
     api_references: bool = False  # of static pods, with PreventStaticPodAPIReferences switched off
 
 

@@ -30,6 +30,7 @@ def pod_rules(gates: FeatureGates) -> PodRules:
         merged_label_keys=gates.enabled("MatchLabelKeysInPodTopologySpreadSelectorMerge"),
         mount_option=gates.enabled("SELinuxMount"),
         strict_addresses=gates.enabled("StrictIPCIDRValidation"),
+        env_files=gates.enabled("EnvFiles"),
         api_references=not gates.enabled("PreventStaticPodAPIReferences"),
     )
 

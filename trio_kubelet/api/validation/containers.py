@@ -149,7 +149,7 @@ def _common(container: AnyContainer, pod: Surroundings, here: str, problems: Pro
         f"{here}.terminationMessagePolicy", container.termination_message_policy, _MESSAGE_POLICIES
     )
     _ports(container.ports or [], f"{here}.ports", problems)
-    validate_environment(container, here, problems)
+    validate_environment(container, here, problems, env_files=pod.rules.env_files)
     _mounts(container, pod.volumes, f"{here}.volumeMounts", problems)
     _devices(container, pod.volumes, f"{here}.volumeDevices", problems)
     problems.one_of(f"{here}.imagePullPolicy", container.image_pull_policy, PULL_POLICIES)

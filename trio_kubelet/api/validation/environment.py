@@ -25,13 +25,13 @@ _FIELDS: Final = (
 _TOO_MANY_SOURCES: Final = "may not have more than one field specified at a time"
 
 
-def validate_environment(container: AnyContainer, here: str, problems: Problems) -> None:
-    """`env` and `envFrom` of a container."""
+def validate_environment(container: AnyContainer, here: str, problems: Problems, *, env_files: bool) -> None:
+    """`env` and `envFrom` of a container; `env_files`: whether files are offered as sources."""
     for index, variable in enumerate(container.env or ()):
         where = f"{here}.env[{index}]"
         problems.named(f"{where}.name", variable.name, environment_name)
         if variable.value_from is not None:
-            _source(variable, variable.value_from, f"{where}.valueFrom", problems)
+            _source(variable, variable.value_from, env_files, f"{where}.valueFrom", problems)
     for index, source in enumerate(container.env_from or ()):
         where = f"{here}.envFrom[{index}]"
         if source.prefix:
@@ -47,7 +47,9 @@ def validate_environment(container: AnyContainer, here: str, problems: Problems)
             problems.invalid(f"{here}.envFrom", "", _TOO_MANY_SOURCES)
 
 
-def _source(variable: v1.EnvVar, source: v1.EnvVarSource, here: str, problems: Problems) -> None:
+def _source(
+    variable: v1.EnvVar, source: v1.EnvVarSource, env_files: bool, here: str, problems: Problems
+) -> None:
     given = 0
     if source.field_ref is not None:
         given += 1
@@ -68,7 +70,8 @@ def _source(variable: v1.EnvVar, source: v1.EnvVarSource, here: str, problems: P
         given += 1
         _file_key(source.file_key_ref, f"{here}.fileKeyRef", problems)
     if given == 0:
-        kinds = "`fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
+        last = ", `secretKeyRef` or `fileKeyRef`" if env_files else " or `secretKeyRef`"
+        kinds = f"`fieldRef`, `resourceFieldRef`, `configMapKeyRef`{last}"
         problems.invalid(here, "", f"must specify one of: {kinds}")
     elif variable.value:
         problems.invalid(here, "", "may not be specified when `value` is not empty")
