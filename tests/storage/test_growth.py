@@ -13,6 +13,7 @@ import trio
 from tests.storage.drivers import DriverProcess
 from tests.storage.world import DRIVER, Claims, World, pod_of, running_world
 from trio_kubelet.api import v1
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.claims import persistent_spec
 from trio_kubelet.storage.csi.context import CSIContext
 from trio_kubelet.storage.csi.expansion import CSIExpansion
@@ -169,6 +170,31 @@ async def test_a_secret_that_an_expansion_lacks_is_told_in_the_claims_status(
         status = claim_status(world, "c")
         (told,) = [c for c in status["conditions"] if c["type"] == "NodeResizeError"]
         assert told["message"].startswith(f"failed to expand pvc with {text}")
+        await world.tear_down(pod)
+
+
+async def test_a_claim_that_does_not_take_what_came_of_an_expansion_is_told(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = one_claim(driver)
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        real = world.objects.patch_claim_status
+
+        async def refused(claim: v1.PersistentVolumeClaim, patch: dict[str, Any]) -> v1.PersistentVolumeClaim:
+            if "capacity" in patch["status"]:
+                raise ObjectError("modified meanwhile")
+            return await real(claim, patch)
+
+        monkeypatch.setattr(world.objects, "patch_claim_status", refused)
+        claims.grow("c", "40Mi")
+        await grown(world, pod, monkeypatch)
+        await world.until(lambda: world.reasons("VolumeResizeFailed"))
+        assert world.reasons("VolumeResizeFailed")[0] == (
+            'NodeExpandVolume.NodeExpandVolume failed for volume "pv-c" : mountVolume.NodeExpandVolume '
+            'update pvc status failed: patchPVCStatus failed to patch PVC "c": modified meanwhile'
+        )
         await world.tear_down(pod)
 
 

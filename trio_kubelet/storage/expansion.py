@@ -87,7 +87,9 @@ class Expansions:
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{spec.name}" {node}'
         self._tell(pod, claim, "Normal", SUCCESSFUL, message)
         if not plan.told:
-            await self._write(claim, resizing.finished(claim, plan.quantity))
+            what = "update PVC status failed : " if plan.legacy else "update pvc status failed: "
+            text = f"mountVolume.NodeExpandVolume {what}"
+            await self._write(claim, resizing.finished(claim, plan.quantity), text)
         return True
 
     def _tell(self, pod: v1.Pod, claim: v1.PersistentVolumeClaim, type: str, reason: str, text: str) -> None:
@@ -129,7 +131,8 @@ class Expansions:
         ref = spec.claim
         assert ref is not None
         try:
-            claim, error = await objects.claim(ref.namespace, ref.name), "not found"
+            claim = await objects.claim(ref.namespace, ref.name)
+            error = f'persistentvolumeclaims "{ref.name}" not found'
         except ObjectError as exc:
             claim, error = None, str(exc)
         if claim is None:
@@ -139,7 +142,7 @@ class Expansions:
 
     async def _volume(self, objects: StorageObjectsDoor, spec: Spec) -> v1.PersistentVolume:
         try:
-            found, error = await objects.volume(spec.name), "not found"
+            found, error = await objects.volume(spec.name), f'persistentvolumes "{spec.name}" not found'
         except ObjectError as exc:
             found, error = None, str(exc)
         if found is None:
@@ -147,11 +150,12 @@ class Expansions:
         return found
 
     async def _write(
-        self, claim: v1.PersistentVolumeClaim, patch: resizing.Patch
+        self, claim: v1.PersistentVolumeClaim, patch: resizing.Patch, what: str = ""
     ) -> v1.PersistentVolumeClaim:
+        """Raises OperationError, whose text begins with `what`."""
         try:
             assert self._objects is not None
             return await self._objects.patch_claim_status(claim, patch)
         except ObjectError as error:
-            text = f"mountVolume.NodeExpandVolume update pvc status failed: {error}"
+            text = f'{what}patchPVCStatus failed to patch PVC "{claim.metadata.name}": {error}'
             raise OperationError(text, Ending.TRANSIENT) from error
