@@ -260,5 +260,8 @@ async def test_a_pod_is_refused_when_the_node_has_too_many_volumes(
         short = await world.set_up(pod_of("p", "disk"), patience=0.2)
         assert short.too_many
         assert [info.limit for info in world.told] == [3, 1]
+        short = await world.set_up(pod_of("q", "disk", "missing"), patience=0.2)
+        assert short.too_many
+        assert list(short.unprocessed) == ["missing"]
         claims.attach("disk", attached=False, attachError={"message": "other", "errorCode": 13})
         assert not (await world.set_up(pod_of("p", "disk"), patience=0.2)).too_many

@@ -135,7 +135,7 @@ class PersistentVolumes:
             return Shortfall()
         waiting = unattached(self._desired, self._actual, self._node(), uid)
         return Shortfall(
-            too_many=not problems and await self._too_many(uid, waiting),
+            too_many=await self._too_many(uid, waiting),
             unmounted=tuple(missing),
             unattached=tuple(waiting),
             unprocessed={name: text for name, text in problems.items() if name in missing},
