@@ -11,10 +11,10 @@ import trio
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, World, csi_unique, pod_of, read_json, running_world
 from trio_kubelet.api import v1
+from trio_kubelet.common import mountinfo
 from trio_kubelet.common.mountinfo import Mount
 from trio_kubelet.storage.csi import mounts
 from trio_kubelet.storage.names import attachment_name
-from trio_kubelet.volumes import linux
 
 
 async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, driver: DriverProcess) -> None:
@@ -57,10 +57,10 @@ async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, d
 async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    """Not of one that is read-only, and none where there are no labels."""
+    """Not of one that is read-only, and none where there are no labels; it need not be mounted there."""
 
-    def mount_at(path: str) -> Mount | None:
-        found = linux.mount_at(path)
+    def mount_holding(path: str) -> Mount | None:
+        found = mountinfo.mount_holding(path)
         return msgspec.structs.replace(found, options=options) if found is not None else None
 
     claims = Claims()
@@ -72,7 +72,7 @@ async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
     async with running_world(place, claims=claims, driver=driver) as world:
         for selinux in (False, True):
             monkeypatch.setattr(mounts, "selinux_enabled", lambda selinux=selinux: selinux)
-            monkeypatch.setattr(mounts, "mount_at", mount_at)
+            monkeypatch.setattr(mounts, "mount_holding", mount_holding)
             for pod in pods:
                 assert not (await world.set_up(pod)).unmounted
             shown = [world.room.volumes.mounts(pod.metadata.uid)["data"].relabel for pod in pods]
@@ -80,6 +80,10 @@ async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
             for pod in pods:
                 await world.tear_down(pod)
             await world.until(lambda: not world.left())
+        driver.set(lie={"volume": "data"})
+        assert not (await world.set_up(pods[0])).unmounted
+        assert world.room.volumes.mounts("uid-p")["data"].relabel == ("seclabel" in options)
+        await world.tear_down(pods[0])
 
 
 def done(world: World, operation: str) -> float | None:

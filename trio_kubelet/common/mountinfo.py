@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -94,7 +95,7 @@ def mounted_elsewhere(path: str) -> list[str]:
     `SearchMountPoints`). Blocking; raises OSError.
     """
     lines = _read().split("\n")
-    holding = next((line for line in reversed(lines) if _holds(line, path)), None)
+    holding = _holding(lines, path)
     if holding is None:
         return []
     (found,) = parse_mounts(holding)
@@ -103,6 +104,16 @@ def mounted_elsewhere(path: str) -> list[str]:
     device = f" {found.device} "
     same = parse_mounts("\n".join(line for line in lines if line is not holding and device in line))
     return [each.path for each in same if (each.device, each.root) == (found.device, root)]
+
+
+def mount_holding(path: str) -> Mount | None:
+    """The mount that what is at a path without links is on. Blocking; raises OSError."""
+    holding = _holding(_read().split("\n"), path)
+    return parse_mounts(holding)[0] if holding is not None else None
+
+
+def _holding(lines: Sequence[str], path: str) -> str | None:
+    return next((line for line in reversed(lines) if _holds(line, path)), None)
 
 
 def _holds(line: str, path: str) -> bool:

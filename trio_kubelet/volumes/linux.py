@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 
-from trio_kubelet.common.mountinfo import Mount, mount_point, mounts, mounts_from
+from trio_kubelet.common.mountinfo import Mount, mount_holding, mount_point, mounts_from
 
 MS_RDONLY = 1
 MS_REMOUNT = 32
@@ -74,10 +74,7 @@ def make_rshared(path: str) -> None:
     "cannot find mount point". Raises OSError.
     """
     real = os.path.realpath(path)
-    holds = [
-        found for found in mounts() if real == found.path or real.startswith(found.path.rstrip("/") + "/")
-    ]
-    holding = holds[-1] if holds else None
+    holding = mount_holding(real)
     if holding is not None and holding.shared:
         return
     if holding is None or holding.path != real:

@@ -9,7 +9,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.mountinfo import selinux_enabled
+from trio_kubelet.common.mountinfo import mount_holding, selinux_enabled
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.csi import messages, node_calls
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext, attach_required, gives_to_group
@@ -173,8 +173,8 @@ def _prepare(directory: str, data_dir: str, data: Mapping[str, str]) -> None:
 
 
 def _has_labels(target: str) -> bool:
-    """Whether files of what is mounted there have SELinux labels of their own."""
-    found = mount_at(target) if selinux_enabled() else None
+    """Whether what is there has SELinux labels of its own. It may be no more than a directory."""
+    found = mount_holding(os.path.realpath(target)) if selinux_enabled() else None
     return found is not None and "seclabel" in found.options.split(",")
 
 
