@@ -104,6 +104,18 @@ async def test_that_a_pod_can_start_its_containers_is_told_if_it_is_to_be(
     assert "Initialized" in kinds
 
 
+@pytest.mark.parametrize("shown", [True, False])
+async def test_the_resources_of_a_pod_as_a_whole_are_shown_if_they_are_to_be(
+    shown: bool, autojump_clock: Clock
+) -> None:
+    cluster = Cluster()
+    cluster.create("job", resources={"requests": {"cpu": "1"}})
+    async with cluster.agent(view=NodeView(pod_resources=shown)):
+        await cluster.until(lambda: cluster.ready("job"))
+    fields = {field for body in cluster.bodies("PATCH", "job") for field in body["status"]}
+    assert (fields & {"resources", "allocatedResources"} != set()) is shown
+
+
 @pytest.mark.parametrize("ends", ["by itself", "deleted"])
 async def test_the_end_of_a_pod_is_one_write(ends: str, autojump_clock: Clock) -> None:
     cluster = Cluster()
