@@ -149,7 +149,8 @@ def test_messages_cannot_move_the_cursor() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (-5, "0s"),
+        (-2, "<invalid>"),
+        (-1.9, "0s"),
         (0, "0s"),
         (119, "119s"),
         (120, "2m"),
@@ -160,6 +161,10 @@ def test_messages_cannot_move_the_cursor() -> None:
         (3600 * 8, "8h"),
         (3600 * 49, "2d1h"),
         (3600 * 24 * 9 + 3600, "9d"),
+        (3600 * 24 * 365 * 2 - 1, "729d"),
+        (3600 * 24 * 365 * 2, "2y"),
+        (3600 * 24 * (365 * 2 + 70), "2y70d"),
+        (3600 * 24 * (365 * 8 + 70), "8y"),
     ],
 )
 def test_ages_as_kubectl_prints_them(seconds: int, text: str) -> None:

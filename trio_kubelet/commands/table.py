@@ -47,8 +47,14 @@ class Row:
 
 
 def human_duration(seconds: float) -> str:
-    """A duration the way kubectl prints ages: two units while that says something, else one."""
-    total = max(0, int(seconds))
+    """A duration the way kubectl prints ages: two units while that says something, else one.
+
+    Less than two seconds in the future is now, for clocks differ (`HumanDuration` of apimachinery).
+    """
+    total = int(seconds)
+    if total < -1:
+        return "<invalid>"
+    total = max(0, total)
     if total < 120:
         return f"{total}s"
     minutes = total // 60
@@ -64,7 +70,10 @@ def human_duration(seconds: float) -> str:
     days = hours // 24
     if days < 8 and hours % 24:
         return f"{days}d{hours % 24}h"
-    return f"{days}d"
+    years, days_beyond = divmod(days, 365)
+    if years < 2:
+        return f"{days}d"
+    return f"{years}y{days_beyond}d" if years < 8 and days_beyond else f"{years}y"
 
 
 def parse_time_ns(text: object) -> int | None:
