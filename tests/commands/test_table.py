@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,19 @@ def test_sidecars_are_counted_and_init_containers_only_while_the_pod_initialises
     last = {"terminated": {"exitCode": 1, "finishedAt": "2001-09-09T01:46:40Z"}}
     begun["status"]["initContainerStatuses"] = [{**running("i", restarts=4), "lastState": last}]
     assert summary(begun) == Summary("Init:0/2", ready=0, total=3, restarts=4, last_restart_ns=10**18)
+
+
+def test_init_containers_behind_the_one_that_holds_the_pod_up_do_not_count() -> None:
+    init = [waiting("i", "CrashLoopBackOff", restarts=1), running("side", restarts=2)]
+    again = pod("a", waiting("c", "PodInitializing", restarts=3), init=init)
+    again["spec"] = {
+        "containers": [{"name": "c"}],
+        "initContainers": [{"name": "i"}, {"name": "side", "restartPolicy": "Always"}],
+    }
+    shown = Summary("Init:CrashLoopBackOff", ready=0, total=2, restarts=1, last_restart_ns=None)
+    assert summary(again) == shown
+    again["status"]["conditions"] = INITIALISED
+    assert summary(again) == replace(shown, state="PodInitializing", restarts=3)
 
 
 def test_a_pod_that_is_over_is_not_terminating() -> None:

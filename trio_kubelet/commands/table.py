@@ -121,16 +121,13 @@ def summary(pod: Json) -> Summary:
     """A pod by the rules of `kubectl get pods`.
 
     Sidecars count among the containers. While the pod initialises, restarts are those of its init containers.
+    Of those behind the one that holds it up, neither counts (`printPod` of the API server).
     """
     metadata, spec, status = (_map(pod.get(key)) for key in ("metadata", "spec", "status"))
-    init, main = _maps(status.get("initContainerStatuses")), _maps(status.get("containerStatuses"))
-    sidecars = {
-        container.get("name")
-        for container in _maps(spec.get("initContainers"))
-        if container.get("restartPolicy") == "Always"
-    }
+    inits, main = _maps(spec.get("initContainers")), _maps(status.get("containerStatuses"))
+    sidecars = {each.get("name") for each in inits if each.get("restartPolicy") == "Always"}
     state = str(status.get("reason") or status.get("phase") or "Pending")
-    held = _initialising(init, sidecars, len(_maps(spec.get("initContainers"))))
+    held, init = _initialising(_maps(status.get("initContainerStatuses")), sidecars, len(inits))
     conditions = {each.get("type"): each.get("status") for each in _maps(status.get("conditions"))}
     passed = [each for each in init if each.get("name") in sidecars and each.get("started")]
     counted, ready = init, sum(bool(each.get("ready")) for each in passed)
@@ -160,8 +157,8 @@ def pod_state(pod: Json) -> str:
     return summary(pod).state
 
 
-def _initialising(init: Sequence[Json], sidecars: Collection[object], total: int) -> str:
-    """What holds up the start of a pod, "" if nothing does."""
+def _initialising(init: list[Json], sidecars: Collection[object], total: int) -> tuple[str, list[Json]]:
+    """What holds up the start of a pod, "" if nothing does, and its init containers as far as that one."""
     for done, each in enumerate(init):
         state = _map(each.get("state"))
         ended = _map(state.get("terminated"))
@@ -169,13 +166,13 @@ def _initialising(init: Sequence[Json], sidecars: Collection[object], total: int
             continue
         if each.get("name") in sidecars and each.get("started"):
             continue
-        reason = _map(state.get("waiting")).get("reason")
+        held = str(_map(state.get("waiting")).get("reason") or "PodInitializing")
         if "terminated" in state:
-            return f"Init:{ended.get('reason') or _exit(ended)}"
-        if reason and reason != "PodInitializing":
-            return f"Init:{reason}"
-        return f"Init:{done}/{total}"
-    return ""
+            held = str(ended.get("reason") or _exit(ended))
+        elif held == "PodInitializing":
+            held = f"{done}/{total}"
+        return f"Init:{held}", init[: done + 1]
+    return "", init
 
 
 def _of_containers(main: Sequence[Json], state: str, *, ready: bool) -> str:
