@@ -47,6 +47,7 @@ NODE = {
             "kubeletVersion": "v1.36.2",
             "osImage": "Debian",
             "kernelVersion": "6.1",
+            "architecture": "amd64",
             "containerRuntimeVersion": "containerd://1.7",
         },
     },

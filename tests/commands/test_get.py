@@ -227,7 +227,7 @@ def test_the_node(agent: Path, events: list[dict[str, Any]], capsys: pytest.Capt
     assert run(agent, "get", "node", "-o", "wide") == 0
     assert capsys.readouterr().out.splitlines()[1].split() == [
         *("node1", "Ready", "worker", "<unknown>", "v1.36.2"),
-        *("10.0.0.1", "<none>", "Debian", "6.1", "containerd://1.7"),
+        *("10.0.0.1", "<none>", "Debian", "6.1", "(amd64)", "containerd://1.7"),
     ]
     assert run(agent, "get", "nodes", "other") == 1
     assert "this is node 'node1'" in capsys.readouterr().err

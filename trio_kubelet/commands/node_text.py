@@ -36,9 +36,11 @@ def node_rows(node: Json, now_ns: int, *, wide: bool = False) -> list[list[str]]
     if wide:
         header += ["INTERNAL-IP", "EXTERNAL-IP", "OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME"]
         cells += [_address(status, "InternalIP"), _address(status, "ExternalIP")]
-        cells += [
+        system, kernel, runtime = (
             info.get(key) or "<unknown>" for key in ("osImage", "kernelVersion", "containerRuntimeVersion")
-        ]
+        )
+        architecture = f" ({info['architecture']})" if info.get("architecture") else ""
+        cells += [system, kernel + architecture, runtime]
     return [header, cells]
 
 
