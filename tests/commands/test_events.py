@@ -18,9 +18,20 @@ def test_events_read_like_kubectls(
 ) -> None:
     assert run(agent, "get", "events") == 0
     assert capsys.readouterr().out.splitlines() == [
+        "NAMESPACE   LAST SEEN   TYPE      REASON      OBJECT          MESSAGE",
+        "default     5s          Warning   BackOff     pod/web-node1   Back-off restarting \\x1b[2J",
+        "default     5s          Normal    NodeReady   node/node1      here",
+    ]
+    assert run(agent, "get", "events", "-o", "wide") == 0
+    header, first, _ = capsys.readouterr().out.splitlines()
+    assert header.partition("SUBOBJECT")[2].split() == ["SOURCE", "MESSAGE", "FIRST", "SEEN", "COUNT", "NAME"]
+    assert first.split()[5:7] == ["spec.containers{c}", "kubelet"]
+    assert first.split()[-3:] == ["10m", "4", "web-node1.3"]
+    assert run(agent, "events") == 0
+    assert capsys.readouterr().out.splitlines() == [
         "NAMESPACE   LAST SEEN          TYPE      REASON      OBJECT          MESSAGE",
-        "default     5s (x4 over 10m)   Warning   BackOff     pod/web-node1   Back-off restarting \\x1b[2J",
-        "default     5s                 Normal    NodeReady   node/node1      here",
+        "default     5s (x4 over 10m)   Warning   BackOff     Pod/web-node1   Back-off restarting \\x1b[2J",
+        "default     5s                 Normal    NodeReady   Node/node1      here",
     ]
     for asked, reasons in (
         (["events", "web-node1"], {"BackOff"}),
@@ -48,7 +59,7 @@ def test_a_watch_of_events_prints_each_once(
         events.extend(news.pop(0))
 
     monkeypatch.setattr(time, "sleep", sleep)
-    assert run(agent, "get", "events", "--watch") == 0
+    assert run(agent, "events", "--watch") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["NAMESPACE", *["default"] * 4]
     assert "Killing" in lines[3]

@@ -13,6 +13,7 @@ Json = Mapping[str, Any]
 
 NODE_NAMESPACE = "default"
 """Where events about nodes are shown, as in the API."""
+_SOURCE = "kubelet"
 _SECOND = 1_000_000_000
 _HEADER = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
@@ -22,27 +23,32 @@ def namespace_of(event: Json) -> str:
     return str(event["namespace"] or NODE_NAMESPACE)
 
 
-def event_rows(events: Sequence[Json], now_ns: int, *, wide: bool = False) -> list[list[str]]:
-    """The table of `kubectl get events`, header first; the namespace is always shown."""
+def event_rows(
+    events: Sequence[Json], now_ns: int, *, wide: bool = False, counted: bool = False
+) -> list[list[str]]:
+    """The table of `kubectl get events`, header first; the namespace is always shown.
+
+    `counted`: that of `kubectl events`, which says how often an event came, and its object's kind as it is.
+    """
     header = list(_HEADER)
     if wide:
-        header[5:5] = ["SUBOBJECT"]
-        header += ["FIRST SEEN", "COUNT"]
-    return [header, *(_row(event, now_ns, wide) for event in events)]
+        header[5:5] = ["SUBOBJECT", "SOURCE"]
+        header += ["FIRST SEEN", "COUNT", "NAME"]
+    return [header, *(_row(event, now_ns, wide, counted) for event in events)]
 
 
-def _row(event: Json, now_ns: int, wide: bool) -> list[str]:
+def _row(event: Json, now_ns: int, wide: bool, counted: bool) -> list[str]:
     cells = [
         namespace_of(event),
-        since(event, now_ns),
+        since(event, now_ns) if counted else _age(event["lastNs"], now_ns),
         event["type"],
         event["reason"],
-        f"{event['kind'].lower()}/{event['name']}",
+        f"{event['kind'] if counted else event['kind'].lower()}/{event['name']}",
         one_line(event["message"]),
     ]
     if wide:
-        cells[5:5] = [event["fieldPath"]]
-        cells += [_age(event["firstNs"], now_ns), str(event["count"])]
+        cells[5:5] = [event["fieldPath"], _SOURCE]
+        cells += [_age(event["firstNs"], now_ns), str(event["count"]), _name(event)]
     return cells
 
 
@@ -55,7 +61,7 @@ def described_events(events: Sequence[Json], now_ns: int) -> list[str]:
         said = one_line(event["message"])
         if event["fieldPath"]:
             said = f"{event['fieldPath']}: {said}"
-        rows.append([event["type"], event["reason"], since(event, now_ns), "kubelet", said])
+        rows.append([event["type"], event["reason"], since(event, now_ns), _SOURCE, said])
     return ["Events:", *(f"  {line}" for line in aligned(rows))]
 
 
@@ -72,7 +78,7 @@ def event_object(event: Json) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{event['name']}.{event['number']}", "namespace": namespace_of(event)},
+        "metadata": {"name": _name(event), "namespace": namespace_of(event)},
         "involvedObject": {key: value for key, value in about.items() if value},
         "type": event["type"],
         "reason": event["reason"],
@@ -80,8 +86,8 @@ def event_object(event: Json) -> Json:
         "count": event["count"],
         "firstTimestamp": rfc3339(event["firstNs"]),
         "lastTimestamp": rfc3339(event["lastNs"]),
-        "source": {"component": "kubelet"},
-        "reportingComponent": "kubelet",
+        "source": {"component": _SOURCE},
+        "reportingComponent": _SOURCE,
     }
 
 
@@ -123,6 +129,10 @@ def since(event: Json, now_ns: int) -> str:
     if event["count"] == 1:
         return last
     return f"{last} (x{event['count']} over {_age(event['firstNs'], now_ns)})"
+
+
+def _name(event: Json) -> str:
+    return f"{event['name']}.{event['number']}"
 
 
 def one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trio_kubelet.commands import queries
@@ -57,6 +57,9 @@ _NODE: Final = _Kind("node", _same, _node_rows, _without_heartbeats)
 _EVENT: Final = _Kind(
     "event", event_object, lambda events, form: event_rows(events, time.time_ns(), wide=form.wide), _same
 )
+_COUNTED_EVENT: Final = replace(
+    _EVENT, rows=lambda events, form: event_rows(events, time.time_ns(), wide=form.wide, counted=True)
+)
 
 
 def get(options: argparse.Namespace, socket_path: str) -> None:
@@ -90,12 +93,13 @@ def _get_node(options: argparse.Namespace, socket_path: str) -> None:
 
 
 def _get_events(options: argparse.Namespace, socket_path: str) -> None:
+    kind = _COUNTED_EVENT if options.command == "events" else _EVENT
     options.names = queries.whole_names(options, socket_path)
     events = queries.events(socket_path)
     wanted = list(queries.wanted_events(options, events))
     shown: Sequence[object] = []
     if wanted or (options.output.document and not options.watch):
-        shown = _print(options, _EVENT, wanted, shown)
+        shown = _print(options, kind, wanted, shown)
     elif not options.watch:
         complain(queries.nothing(options, "events"))
     while options.watch:
@@ -103,7 +107,7 @@ def _get_events(options: argparse.Namespace, socket_path: str) -> None:
         news = queries.events(socket_path, events[-1]["number"] if events else 0)
         events = news or events
         if wanted := list(queries.wanted_events(options, news)):
-            shown = _print(options, _EVENT, wanted, shown)
+            shown = _print(options, kind, wanted, shown)
 
 
 _LISTED: Final[Mapping[str, Callable[[argparse.Namespace, str], None]]] = {
@@ -133,7 +137,7 @@ def _print(
             if each not in shown:
                 write(form.separator + form.document(content), verbatim=form.verbatim)
     else:
-        one = len(options.names) == 1 and kind is not _EVENT
+        one = len(options.names) == 1 and kind.word != "event"
         write(form.document(objects[0] if one else _list_of(objects)), verbatim=form.verbatim)
     return about
 
