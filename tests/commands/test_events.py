@@ -77,6 +77,7 @@ def test_events_by_their_own_command(
         (["--for", "web-node2"], []),
         (["--types=Normal"], ["NodeReady"]),
         (["--types", "warning,normal"], ["BackOff", "NodeReady"]),
+        (["--types=Normal", "--types=Warning"], ["BackOff", "NodeReady"]),
     ):
         assert run(agent, "events", *asked, "-o", "jsonpath={.items[*].reason}") == 0
         assert capsys.readouterr().out.split() == reasons

@@ -94,6 +94,7 @@ def test_what_is_asked_for_as_with_kubectl(
         (["get", "pods", "--sort-by", "{.a}{.b}"], "is no path such as"),
         (["get", "pods", "--watch=perhaps"], "--watch is true or false, not 'perhaps'"),
         (["events", "web"], "what they are about is said with --for"),
+        (["events", "--types=Normal,Error"], "valid --types are Normal or Warning"),
         (["top", "events"], "no kind 'event'"),
         (["top", "pods", "a", "b"], "of one pod or of all"),
         (["top", "pods", "--sort-by=name"], "accepts only cpu or memory"),

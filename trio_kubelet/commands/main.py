@@ -58,7 +58,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         at = own.index("--")
         own, words = own[:at], own[at + 1 :]
     parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
-    parser.set_defaults(names=(), selector=None, fields=None, types=(), sort_by=None)
+    parser.set_defaults(names=(), selector=None, fields=None, types=[], sort_by=None)
     parser.set_defaults(show_labels=False, label_columns=[], containers=False, sum=False, show_capacity=False)
     _where(parser)
     _PARSERS[command](parser)
@@ -129,13 +129,17 @@ def _add_get(parser: Parser) -> None:
 def _add_events(parser: Parser) -> None:
     parser.description = "Lists the node's events, the oldest first."
     parser.add_argument("--for", dest="about", metavar="KIND/NAME", help="only those about this")
-    parser.add_argument("--types", type=_types, help="only these types: Normal, Warning")
+    types_help = "only these types: Normal, Warning"
+    parser.add_argument("--types", type=said(_types), action="extend", help=types_help)
     _printed(parser)
     parser.set_defaults(kind="event")
 
 
 def _types(text: str) -> Sequence[str]:
-    return [each.strip().lower() for each in text.split(",")]
+    types = [each.strip().lower() for each in text.split(",")]
+    if not {"normal", "warning"}.issuperset(types):
+        raise ValueError("valid --types are Normal or Warning")
+    return types
 
 
 def _words(text: str) -> Sequence[str]:
