@@ -32,6 +32,7 @@ def test_a_log_is_passed_on_as_it_is(agent: Path, capfdbinary: pytest.CaptureFix
         (["web", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d"]),
         (["web", "d", "--since=0"], b"a line\n\xff\x1b[31m", ["default/web-node1/d"]),
         (["web", "d", "--since=1ms"], b"a line\n\xff\x1b[31m", ["default/web-node1/d?sinceSeconds=1"]),
+        (["web", "d", "--since=2500ms"], b"a line\n\xff\x1b[31m", ["default/web-node1/d?sinceSeconds=3"]),
         (["-p", "web", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d?previous=true"]),
         (["web", "--tail", "-1", "d"], b"a line\n\xff\x1b[31m", ["default/web-node1/d"]),
         (

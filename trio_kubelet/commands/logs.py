@@ -162,7 +162,7 @@ def choose_container(pod: Json, wanted: str) -> str:
 
 
 def seconds(text: str) -> int:
-    """A duration such as `5s`, `2m` or `3h30m` in whole seconds, at least one if it is any.
+    """A duration such as `5s`, `2m` or `3h30m` in whole seconds, halves up, and at least one if it is any.
 
     Raises ValueError.
     """
@@ -172,4 +172,4 @@ def seconds(text: str) -> int:
             raise ValueError
     except ValueError:
         raise ValueError(f"{text!r} is no duration such as 5s, 2m or 3h") from None
-    return max(1, round(found)) if found else 0
+    return max(1, int(found + 0.5)) if found else 0
