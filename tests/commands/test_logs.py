@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commands.stand_in import ASKED, run
+from tests.commands.test_render import POD
 from trio_kubelet.commands.logs import lines
+from trio_kubelet.commands.main import main
 
 
 def test_a_log_is_passed_on_as_it_is(agent: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -24,6 +26,29 @@ def test_a_log_is_passed_on_as_it_is(agent: Path, capfdbinary: pytest.CaptureFix
     assert b'Defaulted container "c" out of: c, d' in capfdbinary.readouterr().err
     assert run(agent, "logs", "web", "-c", "nope") == 1
     assert b"it has: c, d" in capfdbinary.readouterr().err
+
+
+def test_the_container_that_a_pod_says_is_meant(
+    agent: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotations: dict[str, str] = {}
+    spec = {**POD["spec"], "initContainers": [{"name": "i"}], "ephemeralContainers": [{"name": "e"}]}
+    marked = {**POD, "metadata": {**POD["metadata"], "annotations": annotations}, "spec": spec}
+    monkeypatch.setattr("tests.commands.stand_in.PODS", [marked])
+    for name in ("d", "i", "e"):
+        annotations["kubectl.kubernetes.io/default-container"] = name
+        assert run(agent, "logs", "web") == 0
+        assert ASKED[-1] == f"/containerLogs/default/web-node1/{name}"
+        assert capfdbinary.readouterr().err == b""
+    annotations["kubectl.kubernetes.io/default-container"] = "nope"
+    assert run(agent, "logs", "web") == 0
+    assert ASKED[-1] == "/containerLogs/default/web-node1/c"
+    assert capfdbinary.readouterr().err.splitlines() == [
+        b'Default container name "nope" not found in pod web-node1',
+        b'Defaulted container "c" out of: c, d, e (ephem), i (init)',
+    ]
+    assert main(["exec", "web", "--root-dir", str(agent), "--", "date"]) == 1
+    assert b"has no container 'nope', it has: c, d, e, i" in capfdbinary.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from trio_websocket import ConnectionClosed, ConnectionRejected, HandshakeError,
 from trio_websocket import WebSocketConnection as Connection
 
 from trio_kubelet.commands.client import AgentUnreachable
-from trio_kubelet.commands.logs import choose_container, path_of
+from trio_kubelet.commands.logs import choose_container, default_container, path_of
 from trio_kubelet.commands.output import complain, escaped
 from trio_kubelet.commands.queries import the_pod
 from trio_kubelet.common.error_groups import leaves
@@ -41,7 +41,7 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     Raises AgentUnreachable, NotThere; BrokenPipeError when the reader of our output left.
     """
     pod = the_pod(options.pod, options.namespace, socket_path)
-    path = path_of(pod, choose_container(pod, options.container), "exec")
+    path = path_of(pod, choose_container(pod, options.container or default_container(pod)), "exec")
     terminal = options.tty and options.stdin and sys.stdin.isatty()
     if options.tty and options.stdin and not terminal:
         complain("Unable to use a TTY - input is not a terminal or the right kind of file")

@@ -145,20 +145,26 @@ def choose_container(pod: Json, wanted: str) -> str:
     regular = [container["name"] for container in spec.get("containers") or ()]
     inits = [container["name"] for container in spec.get("initContainers") or ()]
     ephemerals = [container["name"] for container in spec.get("ephemeralContainers") or ()]
-    every = [*regular, *inits, *ephemerals]
+    every = [*regular, *ephemerals, *inits]
     pod_name = pod["metadata"]["name"]
     if wanted:
         if wanted not in every:
             raise NotThere(f"pod {pod_name!r} has no container {wanted!r}, it has: {', '.join(every)}")
         return wanted
-    default = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER, "")
-    if default in regular:
-        return str(default)
+    if default := default_container(pod):
+        if default in every:
+            return default
+        complain(f'Default container name "{default}" not found in pod {pod_name}')
     if len(every) > 1:
-        marked = [*(f"{name} (init)" for name in inits), *(f"{name} (ephem)" for name in ephemerals)]
+        marked = [*(f"{name} (ephem)" for name in ephemerals), *(f"{name} (init)" for name in inits)]
         out_of = ", ".join([*regular, *marked])
         complain(f'Defaulted container "{regular[0]}" out of: {out_of}')
     return str(regular[0])
+
+
+def default_container(pod: Json) -> str:
+    """The container that the pod itself says is meant where none is named, or "" if it says none."""
+    return str((pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER, ""))
 
 
 def seconds(text: str) -> int:
