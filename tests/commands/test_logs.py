@@ -51,6 +51,17 @@ def test_the_container_that_a_pod_says_is_meant(
     assert b"has no container 'nope', it has: c, d, e, i" in capfdbinary.readouterr().err
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_no_command_runs_in_a_pod_that_is_over(
+    phase: str, agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = {**POD, "status": {**POD["status"], "phase": phase}}
+    monkeypatch.setattr("tests.commands.stand_in.PODS", [over])
+    assert main(["exec", "web", "--root-dir", str(agent), "--", "date"]) == 1
+    said = "cannot exec into a container in a completed pod; current phase is"
+    assert capsys.readouterr().err == f"trio-kubelet: {said} {phase}\n"
+
+
 @pytest.mark.parametrize(
     ("asked", "out", "targets"),
     [

@@ -24,7 +24,7 @@ from trio_websocket import WebSocketConnection as Connection
 from trio_kubelet.commands.client import AgentUnreachable
 from trio_kubelet.commands.logs import choose_container, default_container, path_of
 from trio_kubelet.commands.output import complain, escaped
-from trio_kubelet.commands.queries import the_pod
+from trio_kubelet.commands.queries import NotThere, the_pod
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import describe_error
 
@@ -41,6 +41,8 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     Raises AgentUnreachable, NotThere; BrokenPipeError when the reader of our output left.
     """
     pod = the_pod(options.pod, options.namespace, socket_path)
+    if (phase := pod.get("status", {}).get("phase")) in ("Succeeded", "Failed"):
+        raise NotThere(f"cannot exec into a container in a completed pod; current phase is {phase}")
     path = path_of(pod, choose_container(pod, options.container or default_container(pod)), "exec")
     terminal = options.tty and options.stdin and sys.stdin.isatty()
     if options.tty and options.stdin and not terminal:
