@@ -43,6 +43,26 @@ def test_forms(
     assert capsys.readouterr().out == (out if out is not None else "Pod:web-node1\tPod:db\t")
 
 
+def test_yaml_is_read_by_go_as_what_it_was(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"commit": "12e4", "y": "0o17", "text": "é"}
+    metadata = {"name": "web", "namespace": "default", "labels": labels}
+    monkeypatch.setattr("tests.commands.stand_in.PODS", [{"metadata": metadata}])
+    assert run(agent, "get", "pod", "web", "-o", "yaml") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "apiVersion: v1",
+        "kind: Pod",
+        "metadata:",
+        "  labels:",
+        '    commit: "12e4"',
+        "    text: é",
+        '    "y": "0o17"',
+        "  name: web",
+        "  namespace: default",
+    ]
+
+
 def test_forms_in_files(agent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "template"
     file.write_text("{.items[0].metadata.name}\n")

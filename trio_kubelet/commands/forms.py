@@ -57,10 +57,9 @@ def _json(content: Json) -> str:
 
 
 def _yaml(content: Json) -> str:
-    import yaml
+    from trio_kubelet.api.yaml_writer import yaml_bytes  # knows YAML, which costs time
 
-    text: str = yaml.safe_dump(content, sort_keys=False)
-    return text
+    return yaml_bytes(content).decode()
 
 
 def _read(path: str) -> str:
