@@ -157,13 +157,16 @@ async def with_plugin(
     ca: CA, directory: Path, body: str, use: Callable[[APIServer, KubeClient], Awaitable[None]]
 ) -> None:
 
-    plugin = ExecPlugin(command=script(directory, body), install_hint="install it", provide_cluster_info=True)
+    plugin = ExecPlugin(
+        command=script(directory, body), api_version=V1, install_hint="install it", provide_cluster_info=True
+    )
     async with secured(ca, directory) as (server, url):
         config = ClientConfig(server=url, ca=Source(data=ca.pem), exec_plugin=plugin)
         async with network.connect(config, SystemClock(), {}) as door:
             await use(server, KubeClient(door))
 
 
+V1 = "client.authentication.k8s.io/v1"
 ANSWER = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{%s}}'
 
 
@@ -232,7 +235,7 @@ async def test_an_exec_plugin_is_bounded(ca: CA, tmp_path: Path, monkeypatch: py
     hang = f"sleep 1000 & echo $$ $! > {pids}; wait"
     for body, limit, said in ((flood, 60.0, "bytes of output"), (hang, 1.0, "no answer in time")):
         monkeypatch.setattr(exec_plugin, "TIMEOUT", limit)
-        plugin = ExecPlugin(command=script(tmp_path, body))
+        plugin = ExecPlugin(command=script(tmp_path, body), api_version=V1)
         with trio.fail_after(60), pytest.raises(OSError, match=said):
             await exec_plugin.run_exec_plugin(plugin, ClientConfig(server="https://x"))
     with trio.fail_after(60):
@@ -245,7 +248,7 @@ async def test_a_failing_exec_plugin_does_not_show_the_credential_it_printed(tmp
     body = f"echo '{answer}'; echo got not-to-be-told-any >&2; exit 1"
     with pytest.raises(OSError, match=r"exit status 1: got …$"):
         await exec_plugin.run_exec_plugin(
-            ExecPlugin(command=script(tmp_path, body)), ClientConfig(server="https://x")
+            ExecPlugin(command=script(tmp_path, body), api_version=V1), ClientConfig(server="https://x")
         )
 
 
@@ -253,7 +256,9 @@ async def test_a_failing_exec_plugin_does_not_show_the_credential_it_printed(tmp
 async def test_an_exec_plugin_with_words_that_no_program_can_have(tmp_path: Path, more: Any) -> None:
     path = script(tmp_path, "true")
     with pytest.raises(OSError, match=f"^credential plugin: fork/exec {path}: invalid argument$"):
-        await exec_plugin.run_exec_plugin(ExecPlugin(command=path, **more), ClientConfig(server="https://x"))
+        await exec_plugin.run_exec_plugin(
+            ExecPlugin(command=path, api_version=V1, **more), ClientConfig(server="https://x")
+        )
 
 
 def test_an_encrypted_key_is_an_error_not_a_question(ca: CA, tmp_path: Path) -> None:
@@ -286,7 +291,7 @@ def test_tls_contexts_speak_http_1_only() -> None:
 async def test_a_token_that_no_header_may_have_is_one_error_which_does_not_show_it(
     tmp_path: Path, token: object
 ) -> None:
-    plugin = ExecPlugin(command="p", api_version="client.authentication.k8s.io/v1")
+    plugin = ExecPlugin(command="p", api_version=V1)
     answer = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "status": {"token": token}}
     with pytest.raises(OSError, match="credential plugin p: no ExecCredential") as told:
         exec_plugin.parse_exec_credential(json.dumps(answer).encode(), plugin)

@@ -24,6 +24,12 @@ from trio_kubelet.kube.kubeconfig import (
 from trio_kubelet.kube.proxy import proxy_for
 
 PATH = "/etc/kubernetes/kubelet.conf"
+V1 = "client.authentication.k8s.io/v1"
+
+
+def exec_of(**fields: Any) -> dict[str, Any]:
+    """A user with a credential plugin."""
+    return {"exec": {"command": "x", "apiVersion": V1, "interactiveMode": "Never", **fields}}
 
 
 def config(cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None, **top: Any) -> bytes:
@@ -69,7 +75,7 @@ def test_nobody_says_who_they_are_without_tls(server: str) -> None:
         "tokenFile": "f",
         "client-certificate": "c",
         "client-key": "k",
-        "exec": {"command": "x"},
+        **exec_of(),
     }
     plain = parse_kubeconfig(config({"server": server}, user), PATH)
     assert plain == ClientConfig(server="http://api:8080")
@@ -80,10 +86,7 @@ def test_relative_files_are_relative_to_the_kubeconfig() -> None:
     parsed = parse_kubeconfig(
         config(
             {"certificate-authority": "pki/ca.crt"},
-            {
-                "tokenFile": "token",
-                "exec": {"command": "./login", "apiVersion": "client.authentication.k8s.io/v1"},
-            },
+            {"tokenFile": "token", **exec_of(command="./login")},
         ),
         PATH,
     )
@@ -94,7 +97,7 @@ def test_relative_files_are_relative_to_the_kubeconfig() -> None:
 
 
 def test_a_command_without_slash_stays_for_the_search_path() -> None:
-    parsed = parse_kubeconfig(config(user={"exec": {"command": "aws", "args": ["eks"]}}), PATH)
+    parsed = parse_kubeconfig(config(user=exec_of(command="aws", args=["eks"])), PATH)
     assert parsed.exec_plugin is not None
     assert (parsed.exec_plugin.command, parsed.exec_plugin.args) == ("aws", ["eks"])
 
@@ -135,10 +138,32 @@ def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
         (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
         (config(user={"client-key-data": "gehé"}), "client-key-data: not base64"),
         (config(user={"username": "a", "password": "geheim"}), "not accepted"),
+        (config(user=exec_of(command="")), "users: exec: command is missing"),
+        (config(user=exec_of(apiVersion=None)), "users: exec: apiVersion is missing"),
+        (config(user=exec_of(interactiveMode=None)), "users: exec: interactiveMode is missing"),
+        (config(user=exec_of(interactiveMode="Perhaps")), 'users: exec: interactiveMode: "Perhaps" is none'),
+        (config(user=exec_of(env=[{"value": "geheim"}])), "users: exec: env: a variable has no name"),
+        (config(user={"auth-provider": {"name": "gcp"}}), "users: auth-provider: there is none any more"),
+        (config(user={"token": "geheim", "as": "jane"}), "users: as: an agent does not act"),
+        (config(user={"as-groups": ["system:masters"]}), "users: as: an agent does not act"),
+        (config(user={"client-certificate": "c"}), "users: client-key-data or client-key must be specified"),
         (
-            config(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}),
-            "exec: command is missing",
+            config(user={"client-certificate": "c", "client-certificate-data": "Yw=="}),
+            "users: client-certificate-data and client-certificate are both specified",
         ),
+        (
+            config(user={"client-certificate": "c", "client-key": "k", "client-key-data": "aw=="}),
+            "users: client-key-data and client-key are both specified",
+        ),
+        (
+            config({"certificate-authority": "c", "certificate-authority-data": "Yw=="}),
+            "clusters: certificate-authority-data and certificate-authority are both specified",
+        ),
+        (
+            config({"certificate-authority": "c", "insecure-skip-tls-verify": True}),
+            "clusters: insecure-skip-tls-verify: not allowed with a certificate authority",
+        ),
+        (config(apiVersion="v2"), 'apiVersion: expected "v1", got "v2"'),
         (config(user={"token": "geheim\n"}), "users: token: has characters"),
         (config(clusters=7), "clusters"),
     ],
@@ -149,6 +174,11 @@ def test_errors_name_file_and_field_and_no_secret(data: bytes, said: str) -> Non
     assert said in str(caught.value)
     assert PATH in str(caught.value)
     assert "geheim" not in str(caught.value)
+
+
+def test_a_plugin_of_a_beta_need_not_say_whether_it_asks() -> None:
+    parsed = parse_kubeconfig(config(user=exec_of(apiVersion=f"{V1}beta1", interactiveMode=None)), PATH)
+    assert parsed.exec_plugin is not None
 
 
 def test_nulls_are_absent() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -55,10 +55,10 @@ class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
     command: str = ""
     args: list[str] | None = None
     env: list[dict[str, str]] | None = None
-    api_version: str = "client.authentication.k8s.io/v1"
+    api_version: str = ""
     install_hint: str = ""
     provide_cluster_info: bool = False
-    interactive_mode: str = "IfAvailable"
+    interactive_mode: str = ""
 
     def __repr__(self) -> str:  # its environment may hold credentials
         return f"ExecPlugin({self.command!r})"
@@ -82,6 +82,10 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"ClientConfig({self.server!r})"
 
 
+_WITHOUT_MODE: Final = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
+"""In these versions of the protocol a plugin need not say whether it wants a terminal."""
+
+
 class _Cluster(msgspec.Struct, rename="kebab"):
     server: str = ""
     certificate_authority: str = ""
@@ -100,6 +104,11 @@ class _User(msgspec.Struct, rename="kebab"):
     token_file: str = msgspec.field(name="tokenFile", default="")
     username: str = ""
     password: str = ""
+    as_: str = msgspec.field(name="as", default="")
+    as_uid: str = ""
+    as_groups: list[str] = []
+    as_user_extra: dict[str, Any] = {}
+    auth_provider: Any = None
     exec_: ExecPlugin | None = msgspec.field(name="exec", default=None)
 
 
@@ -125,6 +134,7 @@ class _NamedContext(msgspec.Struct):
 
 
 class _Kubeconfig(msgspec.Struct, rename="kebab"):
+    api_version: str = msgspec.field(name="apiVersion", default="")
     kind: str = "Config"
     clusters: list[_NamedCluster] = []
     users: list[_NamedUser] = []
@@ -148,6 +158,8 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         config = msgspec.convert(_checked(tree), _Kubeconfig)
     except (ValueError, msgspec.ValidationError) as exc:
         raise KubeconfigError(f"{path}: {exc}") from exc
+    if config.api_version not in ("", "v1"):
+        raise KubeconfigError(f'{path}: apiVersion: expected "v1", got "{config.api_version}"')
     if config.kind != "Config":
         raise KubeconfigError(f'{path}: kind: expected "Config", got "{config.kind}"')
     contexts = {c.name: c.context for c in config.contexts}
@@ -161,14 +173,9 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
     if context.user and context.user not in users:
         raise KubeconfigError(f'{path}: contexts: there is no user "{context.user}"')
     user = users.get(context.user, _User())
-    if user.username or user.password:
-        raise KubeconfigError(
-            f"{path}: users: username and password are not accepted by API servers any more"
-        )
-    if not can_be_sent(user.token):
-        raise KubeconfigError(f"{path}: users: token: has characters that no header may have")
-    if user.exec_ is not None and not user.exec_.command:
-        raise KubeconfigError(f"{path}: users: exec: command is missing")
+    for field, problem in (("clusters", _cluster_problem(cluster)), ("users", _user_problem(user))):
+        if problem:
+            raise KubeconfigError(f"{path}: {field}: {problem}")
     server, base = _with_scheme(cluster), os.path.dirname(os.path.abspath(path))
     for field, url in (("server", server), ("proxy-url", cluster.proxy_url)):
         if url and (problem := _url_problem(url)):
@@ -205,6 +212,52 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
 def can_be_sent(token: str) -> bool:
     """Whether a token can stand in a header: what the libraries say of one that cannot, shows it."""
     return token.isascii() and token.isprintable()
+
+
+def _cluster_problem(cluster: _Cluster) -> str:
+    """What client-go refuses of a cluster beside its addresses; "" if there is nothing."""
+    if cluster.certificate_authority and cluster.certificate_authority_data:
+        return "certificate-authority-data and certificate-authority are both specified"
+    if cluster.insecure_skip_tls_verify and (
+        cluster.certificate_authority or cluster.certificate_authority_data
+    ):
+        return "insecure-skip-tls-verify: not allowed with a certificate authority"
+    return ""
+
+
+def _user_problem(user: _User) -> str:
+    """What client-go refuses of a user, and what is not done here; "" if there is nothing."""
+    if user.username or user.password:
+        return "username and password are not accepted by API servers any more"
+    if user.as_ or user.as_uid or user.as_groups or user.as_user_extra:
+        return "as: an agent does not act in the name of others"
+    if user.auth_provider is not None:
+        return "auth-provider: there is none any more, see exec"
+    if not can_be_sent(user.token):
+        return "token: has characters that no header may have"
+    if user.client_certificate or user.client_certificate_data:
+        if user.client_certificate and user.client_certificate_data:
+            return "client-certificate-data and client-certificate are both specified"
+        if user.client_key and user.client_key_data:
+            return "client-key-data and client-key are both specified"
+        if not (user.client_key or user.client_key_data):
+            return "client-key-data or client-key must be specified for a client certificate"
+    problem = _plugin_problem(user.exec_) if user.exec_ is not None else ""
+    return problem and f"exec: {problem}"
+
+
+def _plugin_problem(plugin: ExecPlugin) -> str:
+    if not plugin.command:
+        return "command is missing"
+    if not plugin.api_version:
+        return "apiVersion is missing"
+    if not all(variable.get("name") for variable in plugin.env or []):
+        return "env: a variable has no name"
+    if not plugin.interactive_mode:
+        return "" if plugin.api_version in _WITHOUT_MODE else "interactiveMode is missing"
+    if plugin.interactive_mode not in ("Never", "IfAvailable", "Always"):
+        return f'interactiveMode: "{plugin.interactive_mode}" is none'
+    return ""
 
 
 def _with_scheme(cluster: _Cluster) -> str:
