@@ -305,3 +305,12 @@ async def test_a_token_that_no_header_may_have_is_one_error_which_does_not_show_
     file.write_text(token, encoding="utf-8")
     credentials.changed()
     assert (await credentials.identity()).headers == good.headers == {"Authorization": "Bearer good"}
+
+
+async def test_a_variable_of_a_plugin_without_a_value_is_empty(tmp_path: Path) -> None:
+    body = "echo '" + ANSWER % '"token":"t\'${A-unset}${B-unset}\'"' + "'"
+    plugin = ExecPlugin(
+        command=script(tmp_path, body), api_version=V1, env=[{"name": "A"}, {"name": "B", "value": "b"}]
+    )
+    answer = await exec_plugin.run_exec_plugin(plugin, ClientConfig(server="https://x"))
+    assert answer.token == "tb"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from trio_kubelet.kube.credentials import ClientIdentity
-from trio_kubelet.kube.exec_plugin import ExecCredential
+from trio_kubelet.kube.exec_plugin import ExecCredential, exec_info
 from trio_kubelet.kube.kubeconfig import (
     ClientConfig,
     ExecPlugin,
@@ -86,14 +87,36 @@ def test_relative_files_are_relative_to_the_kubeconfig() -> None:
     parsed = parse_kubeconfig(
         config(
             {"certificate-authority": "pki/ca.crt"},
-            {"tokenFile": "token", **exec_of(command="./login")},
+            {"tokenFile": "token"},
         ),
         PATH,
     )
+    plugin = parse_kubeconfig(config(user=exec_of(command="./login")), PATH).exec_plugin
     assert parsed.ca == Source(file="/etc/kubernetes/pki/ca.crt")
     assert parsed.token_file == "/etc/kubernetes/token"
-    assert parsed.exec_plugin is not None
-    assert parsed.exec_plugin.command == "/etc/kubernetes/./login"
+    assert plugin is not None
+    assert plugin.command == "/etc/kubernetes/./login"
+
+
+@pytest.mark.parametrize(
+    "known", [{"token": "t"}, {"tokenFile": "f"}, {"client-certificate": "c", "client-key": "k"}]
+)
+def test_no_plugin_is_asked_who_we_are_when_the_kubeconfig_says_so(known: dict[str, str]) -> None:
+    assert parse_kubeconfig(config(user=exec_of()), PATH).exec_plugin is not None
+    assert parse_kubeconfig(config(user={**exec_of(), **known}), PATH).exec_plugin is None
+
+
+def test_what_a_cluster_has_to_say_to_plugins() -> None:
+    extensions = [
+        {"name": "other", "extension": 1},
+        {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}},
+    ]
+    told = parse_kubeconfig(config({"extensions": extensions}, exec_of(provideClusterInfo=True)), PATH)
+    assert told.exec_plugin is not None
+    assert json.loads(exec_info(told.exec_plugin, told))["spec"] == {
+        "cluster": {"server": "https://api:6443", "config": {"audience": "a"}},
+        "interactive": False,
+    }
 
 
 def test_a_command_without_slash_stays_for_the_search_path() -> None:

@@ -43,7 +43,7 @@ async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCrede
         raise OSError(f"credential plugin {plugin.command}: needs a terminal, an agent has none{hint}")
     environment = {
         **os.environ,
-        **{e["name"]: e["value"] for e in plugin.env or [] if "name" in e and "value" in e},
+        **{e["name"]: e.get("value", "") for e in plugin.env or []},
         "KUBERNETES_EXEC_INFO": await CERTIFICATES.run(exec_info, plugin, config),
     }
     command, output = [plugin.command, *(plugin.args or [])], b""
@@ -73,6 +73,7 @@ def exec_info(plugin: ExecPlugin, config: ClientConfig) -> str:
             cluster["certificate-authority-data"] = base64.b64encode(config.ca.read()).decode()
         if config.proxy_url:
             cluster["proxy-url"] = config.proxy_url
+        cluster["config"] = plugin.config
         spec["cluster"] = cluster
     return json.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec})
 

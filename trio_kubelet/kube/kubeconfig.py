@@ -59,6 +59,8 @@ class ExecPlugin(msgspec.Struct, frozen=True, rename="camel"):
     install_hint: str = ""
     provide_cluster_info: bool = False
     interactive_mode: str = ""
+    config: Any = None
+    """What the cluster has to say to plugins, for those that are told of the cluster."""
 
     def __repr__(self) -> str:  # its environment may hold credentials
         return f"ExecPlugin({self.command!r})"
@@ -86,6 +88,15 @@ _WITHOUT_MODE: Final = ("client.authentication.k8s.io/v1beta1", "client.authenti
 """In these versions of the protocol a plugin need not say whether it wants a terminal."""
 
 
+_PLUGIN_EXTENSION: Final = "client.authentication.k8s.io/exec"
+"""The name under which a cluster says something to plugins."""
+
+
+class _Extension(msgspec.Struct):
+    name: str = ""
+    extension: Any = None
+
+
 class _Cluster(msgspec.Struct, rename="kebab"):
     server: str = ""
     certificate_authority: str = ""
@@ -93,6 +104,7 @@ class _Cluster(msgspec.Struct, rename="kebab"):
     insecure_skip_tls_verify: bool = False
     tls_server_name: str = ""
     proxy_url: str = ""
+    extensions: list[_Extension] = []
 
 
 class _User(msgspec.Struct, rename="kebab"):
@@ -205,7 +217,7 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         client_key=source(user.client_key_data, user.client_key, "client-key-data"),
         token=user.token,
         token_file=os.path.join(base, user.token_file) if user.token_file else "",
-        exec_plugin=_located(user.exec_, base),
+        exec_plugin=_plugin(user, cluster, base),
     )
 
 
@@ -288,11 +300,19 @@ def _url_problem(url: str) -> str:
     return "" if parts.hostname else "it names no host"
 
 
-def _located(plugin: ExecPlugin | None, base: str) -> ExecPlugin | None:
-    """A command with a slash is relative to the kubeconfig, one without is looked for in PATH."""
-    if plugin is None or "/" not in plugin.command:
-        return plugin
-    return msgspec.structs.replace(plugin, command=os.path.join(base, plugin.command))
+def _plugin(user: _User, cluster: _Cluster, base: str) -> ExecPlugin | None:
+    """The plugin to run: none where the kubeconfig says who we are, as client-go prefers that.
+
+    A command with a slash is relative to the kubeconfig, one without is looked for in PATH.
+    """
+    plugin = user.exec_
+    if plugin is None or user.token or user.token_file:
+        return None
+    if user.client_certificate or user.client_certificate_data:
+        return None
+    command = os.path.join(base, plugin.command) if "/" in plugin.command else plugin.command
+    config = {each.name: each.extension for each in cluster.extensions}.get(_PLUGIN_EXTENSION)
+    return msgspec.structs.replace(plugin, command=command, config=config)
 
 
 def client_config(kubeconfig: str, environment: dict[str, str]) -> ClientConfig:
