@@ -131,9 +131,10 @@ def test_a_command_without_slash_stays_for_the_search_path() -> None:
         ({"server": "localhost:8080"}, "http://localhost:8080"),
         ({"server": "api:6443", "certificate-authority": "x"}, "https://api:6443"),
         ({"server": "api:6443", "insecure-skip-tls-verify": True}, "https://api:6443"),
+        ({"server": "https://api/a/b?timeout=1#c"}, "https://api/a/b"),
     ],
 )
-def test_a_server_without_scheme(cluster: dict[str, Any], server: str) -> None:
+def test_what_an_address_is_taken_for(cluster: dict[str, Any], server: str) -> None:
     assert parse_kubeconfig(config(cluster), PATH).server == server
 
 

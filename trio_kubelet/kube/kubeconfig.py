@@ -204,7 +204,7 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
             raise KubeconfigError(f"{path}: {field}: not base64: {exc}") from exc
 
     return ClientConfig(
-        server=server.rstrip("/"),
+        server=server.partition("#")[0].partition("?")[0].rstrip("/"),
         ca=source(
             cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority-data"
         ),
