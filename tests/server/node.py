@@ -34,6 +34,7 @@ from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, ServerLimits, text
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
+from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.local import metrics_page
 from trio_kubelet.server.pages.node_pages import NodeHandlers, ReadOnlyHandlers
 from trio_kubelet.server.pages.small import HealthMetrics, configz, debug_flags, pod_list, profiling
@@ -85,8 +86,8 @@ class Node:
 
     def pages(self) -> ServerPages:
         """What is served: stand-ins for what other rooms know."""
-        health = HealthMetrics(CollectorRegistry())
-        checks = health.observed({"ping": lambda: None, "log": lambda: None, "syncloop": lambda: None})
+        health = HealthMetrics(CollectorRegistry(), self.metrics.health)
+        checks: dict[str, Check] = {"ping": lambda: None, "log": lambda: None, "syncloop": lambda: None}
         metrics = metrics_page(self.registry)
         return ServerPages(
             checks=checks,

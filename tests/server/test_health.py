@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 
+import httpx
 import pytest
+import trio
+from prometheus_client import CollectorRegistry
 
+from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.health_port import health_port
+from trio_kubelet.server.http.metrics import HealthCounts, HTTPMetrics
 from trio_kubelet.server.http.serve import Request, Response, parse_target
 from trio_kubelet.server.pages.health import answer_health
 
@@ -17,7 +24,8 @@ def told(reason: str | None) -> str | None:
 def ask(target: str, **checks: str | None) -> Response:
     path, query = parse_target(target)
     request = Request(method="GET", path=path, target=target, query=query, headers=())
-    return answer_health(request, {name: partial(told, reason) for name, reason in checks.items()})
+    wanted = {name: partial(told, reason) for name, reason in checks.items()}
+    return answer_health(request, wanted, HealthCounts())
 
 
 @pytest.mark.parametrize(
@@ -44,3 +52,19 @@ def test_the_reason_of_a_failure_is_not_told_to_everyone() -> None:
 
 def test_an_unknown_check_is_not_found() -> None:
     assert ask("/healthz/nope", ping=None).status == 404
+
+
+async def test_what_the_port_for_health_is_asked_counts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    metrics = HTTPMetrics(CollectorRegistry())
+    config = KubeletConfiguration(healthz_port=port)
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+        await health_port(nursery, config, metrics)
+        url = f"http://127.0.0.1:{port}/healthz"
+        answers = [
+            (await client.get(url + more)).status_code for more in ("", "?verbose", "/ping", "/", "/x")
+        ]
+        nursery.cancel_scope.cancel()
+    assert answers == [200, 200, 200, 404, 404]
+    assert metrics.health.totals == {("ping", True): 2}

@@ -15,6 +15,7 @@ from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.server.http.exposition import render
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.serve import Hijack, Request, Response
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.metrics_pages import (
@@ -142,7 +143,7 @@ def test_the_start_is_that_of_the_process() -> None:
 async def test_the_start_is_among_small_registries_too() -> None:
     registry = CollectorRegistry(auto_describe=False)
     add_start_time(registry, 1_795_284_303_040_000_000)
-    answer = await HealthMetrics(registry).page(REQUEST)
+    answer = await HealthMetrics(registry, HealthCounts()).page(REQUEST)
     assert isinstance(answer, Response)
     assert answer.body == (  # as a kubelet has it when no check was asked yet
         b"# HELP process_start_time_seconds [ALPHA] Start time of the process since unix epoch in "

@@ -16,8 +16,10 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.errors import CRIError, Unimplemented
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.serve import Handler, Request, Response
 from trio_kubelet.server.pages.checkpoint import Checkpoints
+from trio_kubelet.server.pages.health import Check, answer_health
 from trio_kubelet.server.pages.small import HealthMetrics, configz, pod_list, running_pods
 from trio_kubelet.sources.apiserver import WatchedPod
 
@@ -110,13 +112,20 @@ async def test_configz_has_the_recorded_shape() -> None:
 
 
 async def test_health_metrics_count_what_was_asked() -> None:
-    health, broken = HealthMetrics(CollectorRegistry()), [False]
-    checks = health.observed({"ping": lambda: None, "x": lambda: "down" if broken[0] else None})
+    counts, broken = HealthCounts(), [False]
+    health = HealthMetrics(CollectorRegistry(), counts)
+    checks: dict[str, Check] = {"ping": lambda: None, "x": lambda: "down" if broken[0] else None}
+
+    def ask(path: str, **query: list[str]) -> int:
+        request = Request(method="GET", path=path, target=path, query=query, headers=())
+        return answer_health(request, checks, counts).status
+
     assert (await body_of(health.page))[1] == b""
-    for check in checks.values():
-        check()
+    assert ask("/healthz") == 200
     broken[0] = True
-    assert checks["x"]() == "down"
+    assert ask("/healthz/x") == 500  # neither this one nor what is left out counts
+    assert ask("/healthz/ping") == 200
+    assert ask("/healthz", exclude=["ping"]) == 500
     lines = (await body_of(health.page))[1].decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
         'kubernetes_healthcheck{name="ping",type="healthz"} 1',

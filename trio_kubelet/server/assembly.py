@@ -14,6 +14,7 @@ from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.flag_texts import flag_texts
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import Route, Router, WebService
 from trio_kubelet.server.http.serve import Handler
 from trio_kubelet.server.logs.container_logs import ContainerLogs
@@ -67,6 +68,7 @@ class Endpoints:
         stats: StatsPages,
         log_watch: LogWatch,
         node: Callable[[], Awaitable[Node]],
+        counts: HealthCounts,
         page: Handler | None = None,  # None: the page of the node is switched off
     ) -> None:
         self._agent = agent
@@ -78,13 +80,14 @@ class Endpoints:
         self._stats = stats
         self._log_watch = log_watch
         self._node = node
+        self._counts = counts
         self._page = page
 
     def pages(self) -> ServerPages:
         """Everything there is to serve."""
         began_ns = process_start_ns(self._clock.now_ns())
         registry = CollectorRegistry(auto_describe=False)
-        health = HealthMetrics(registry)
+        health = HealthMetrics(registry, self._counts)
         for small in (registry, self._agent.probe_metrics.registry):
             add_start_time(small, began_ns)
         add_build_info(self._agent.registry)
@@ -99,7 +102,7 @@ class Endpoints:
         return ServerPages(
             read_only=self._read_only(health, began_ns),
             node=self._node_handlers(began_ns),
-            checks=health.observed(self._agent.health_checks()),
+            checks=self._agent.health_checks(),
         )
 
     def local(self, pages: ServerPages) -> Router:
@@ -107,7 +110,7 @@ class Endpoints:
         logs, and commands in containers.
         """
         router = Router()
-        add_read_only_pages(router, pages.read_only, pages.checks)
+        add_read_only_pages(router, pages.read_only, pages.checks, self._counts)
         router.handle("/debug/story/", story_page(self._agent.room.story.entries))
         router.handle("/debug/events", events_page(self._events))
         router.add(WebService("/containerLogs", [Route("GET", CONTAINER, pages.node.container_logs)]))

@@ -80,7 +80,7 @@ def read_only_handler(
 ) -> Handler:
     """The handler of the read-only port."""
     router = Router(None, around)
-    add_read_only_pages(router, pages, checks)
+    add_read_only_pages(router, pages, checks, metrics.health)
     add_disabled_pages(router)
     return measured(router, metrics, "readonly", READ_ONLY_BUCKETS)
 
@@ -94,7 +94,7 @@ def node_handler(
 ) -> Handler:
     """The handler of the main port: everything, behind the guard."""
     router = Router(guard, around)
-    add_read_only_pages(router, pages.read_only, pages.checks)
+    add_read_only_pages(router, pages.read_only, pages.checks, metrics.health)
     add_node_pages(router, pages.node, config)
     return measured(router, metrics, "readwrite", NODE_BUCKETS)
 

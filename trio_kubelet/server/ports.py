@@ -91,6 +91,7 @@ class Servers:
             log_watch=log_watch,
             page=NodePage(feed).answer if feed is not None else None,
             node=self._node,
+            counts=metrics.health,
         )
         pages = endpoints.pages()
         local = partial(_serve_local, self._flags.root_dir, endpoints.local(pages), metrics)

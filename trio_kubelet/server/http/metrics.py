@@ -25,10 +25,27 @@ READ_ONLY_BUCKETS = frozenset(
 NODE_BUCKETS = READ_ONLY_BUCKETS | frozenset({"configz", "checkpoint", "debug", "flagz", "statusz"})
 
 
+class HealthCounts:
+    """How the checks of health went when all of them were asked for (`/healthz`), whichever port was asked.
+
+    As in the kubelet, a check that is asked by its own name, or is left out, does not count.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[str, bool] = {}
+        self.totals: dict[tuple[str, bool], int] = {}
+
+    def count(self, name: str, well: bool) -> None:
+        """A check was asked."""
+        self.last[name] = well
+        self.totals[name, well] = self.totals.get((name, well), 0) + 1
+
+
 class HTTPMetrics:
     """The metrics; one object for all servers of an agent."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.health = HealthCounts()
         make = MetricMaker(registry)
         self.requests = make.counter(
             "kubelet_http_requests", "Number of the http requests received since the server started", LABELS

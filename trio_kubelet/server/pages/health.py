@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, text
 
 Check = Callable[[], str | None]
@@ -35,7 +36,7 @@ def _quoted(names: set[str]) -> str:
     return ",".join(f'"{name}"' for name in sorted(names))
 
 
-def answer_health(request: Request, checks: Mapping[str, Check]) -> Response:
+def answer_health(request: Request, checks: Mapping[str, Check], counts: HealthCounts) -> Response:
     """Answers `/healthz` and `/healthz/NAME`."""
     wanted = request.path.removeprefix("/healthz").strip("/")
     if wanted:
@@ -45,6 +46,9 @@ def answer_health(request: Request, checks: Mapping[str, Check]) -> Response:
         if reason is None:
             return text(200, "ok")
         return text(500, f"internal server error: {reason}\n", NOSNIFF)
-    results = {name: check() for name, check in checks.items()}
-    status, body = health_text(results, set(request.query.get("exclude", [])), "verbose" in request.query)
+    excluded = set(request.query.get("exclude", []))
+    results = {name: None if name in excluded else check() for name, check in checks.items()}
+    for name in results.keys() - excluded:
+        counts.count(name, results[name] is None)
+    status, body = health_text(results, excluded, "verbose" in request.query)
     return text(status, body, NOSNIFF)

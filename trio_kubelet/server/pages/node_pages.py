@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import JSON, Route, Router, WebService
 from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
 from trio_kubelet.server.pages.health import Check, answer_health
@@ -54,11 +55,13 @@ class NodeHandlers(msgspec.Struct, frozen=True, kw_only=True):
     page: Handler | None = None  # of our own, and in no list of the kubelet's paths
 
 
-def add_read_only_pages(router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check]) -> None:
+def add_read_only_pages(
+    router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check], counts: HealthCounts
+) -> None:
     """Health, pods, stats and metrics."""
 
     async def health(request: Request) -> Response | Hijack:
-        return answer_health(request, checks)
+        return answer_health(request, checks, counts)
 
     for path in ("/healthz", *(f"/healthz/{name}" for name in checks)):
         router.handle(path, health)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 import msgspec
 import trio
@@ -18,8 +18,8 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.certificates.selfsigned_process import self_signed_files
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
+from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
-from trio_kubelet.server.pages.health import Check
 
 SLICE = 16  # pods that are encoded before others have their turn
 
@@ -117,38 +117,23 @@ async def profiling(request: Request) -> Response | Hijack:
 class HealthMetrics:
     """`/metrics/slis`: how often each health check succeeded and how it is now."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, counts: HealthCounts) -> None:
         """`registry` has what else the page shows."""
         self._registry = registry
-        self._last: dict[str, bool] = {}
-        self._counts: dict[tuple[str, bool], int] = {}
-
-    def observed(self, checks: Mapping[str, Check]) -> dict[str, Check]:
-        """The same checks, counted each time one is asked."""
-        return {name: self._counted(name, check) for name, check in checks.items()}
-
-    def _counted(self, name: str, check: Check) -> Check:
-        def ask() -> str | None:
-            reason = check()
-            well = reason is None
-            self._last[name] = well
-            self._counts[name, well] = self._counts.get((name, well), 0) + 1
-            return reason
-
-        return ask
+        self._counts = counts
 
     async def page(self, request: Request) -> Response | Hijack:
         """The metrics as text."""
         lines = []
-        if self._last:
+        if self._counts.last:
             lines.append("# HELP kubernetes_healthcheck [STABLE] The result of a single healthcheck.")
             lines.append("# TYPE kubernetes_healthcheck gauge")
-        for name, well in sorted(self._last.items()):
+        for name, well in sorted(self._counts.last.items()):
             lines.append(f'kubernetes_healthcheck{{name="{name}",type="healthz"}} {int(well)}')
-        if self._counts:
+        if self._counts.totals:
             lines.append("# HELP kubernetes_healthchecks_total [STABLE] The results of all healthchecks.")
             lines.append("# TYPE kubernetes_healthchecks_total counter")
-        for (name, well), count in sorted(self._counts.items()):
+        for (name, well), count in sorted(self._counts.totals.items()):
             status = "success" if well else "error"
             lines.append(
                 f'kubernetes_healthchecks_total{{name="{name}",status="{status}",type="healthz"}} {count}'
