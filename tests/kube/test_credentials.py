@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 from cryptography.hazmat.primitives import serialization
+from prometheus_client import CollectorRegistry
 
 from tests.common.test_programs import running
 from tests.kube.apiserver import APIServer, User, serving
@@ -25,6 +28,7 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.credentials import Credentials
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, Source
+from trio_kubelet.kube.metrics import PluginMetrics
 from trio_kubelet.kube.tls import client_context, make_tls
 
 
@@ -314,3 +318,49 @@ async def test_a_variable_of_a_plugin_without_a_value_is_empty(tmp_path: Path) -
     )
     answer = await exec_plugin.run_exec_plugin(plugin, ClientConfig(server="https://x"))
     assert answer.token == "tb"
+
+
+async def test_the_certificates_of_a_plugin_are_measured(
+    ca: CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.kube.credentials.PLUGIN_REST", 0)
+    registry, answer = CollectorRegistry(), tmp_path / "answer"
+    plugin = ExecPlugin(command=script(tmp_path, f"cat {answer}"), api_version=V1)
+    config = ClientConfig(server="https://x", exec_plugin=plugin)
+    credentials = Credentials(config, SystemClock(), PluginMetrics(registry))
+    name = "rest_client_exec_plugin_"
+    assert registry.get_sample_value(f"{name}ttl_seconds") == math.inf
+    now = datetime.datetime.now(datetime.UTC)
+    for hours in (1, 5):
+        began, lifetime = now - datetime.timedelta(hours=2), datetime.timedelta(hours=2 + hours)
+        certificate, key = ca.pair_at("n", began, lifetime)
+        told = {"clientCertificateData": certificate.decode(), "clientKeyData": key.decode()}
+        answer.write_text(ANSWER % json.dumps(told)[1:-1])
+        credentials.rejected(await credentials.identity())
+        left = registry.get_sample_value(f"{name}ttl_seconds")
+        assert left == pytest.approx(hours * 3600, abs=120)
+    assert registry.get_sample_value(f"{name}certificate_rotation_age_count") == 1
+    age = registry.get_sample_value(f"{name}certificate_rotation_age_sum")
+    assert age == pytest.approx(2 * 3600, abs=120)
+    assert registry.get_sample_value(f"{name}call_total", {"code": "0", "call_status": "no_error"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "status"),
+    [
+        ("exit 3", "3", "plugin_execution_error"),
+        ("kill -9 $$", "-1", "plugin_execution_error"),
+        (None, "1", "plugin_not_found_error"),
+        ("echo '{}'", "0", "no_error"),  # what it says is another matter
+    ],
+)
+async def test_calls_of_a_plugin_are_counted_by_what_became_of_them(
+    tmp_path: Path, body: str | None, code: str, status: str
+) -> None:
+    registry = CollectorRegistry()
+    command = script(tmp_path, body) if body is not None else str(tmp_path / "none")
+    config = ClientConfig(server="https://x", exec_plugin=ExecPlugin(command=command, api_version=V1))
+    with pytest.raises(OSError, match="credential plugin"):
+        await Credentials(config, SystemClock(), PluginMetrics(registry)).identity()
+    counted = {"code": code, "call_status": status}
+    assert registry.get_sample_value("rest_client_exec_plugin_call_total", counted) == 1

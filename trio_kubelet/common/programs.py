@@ -21,12 +21,15 @@ _FRAGMENT: Final = 8
 
 
 class ProgramFailed(Exception):
-    """A program failed or said too much; `complaint` is the beginning of its standard error."""
+    """A program failed or said too much; `complaint` is the beginning of its standard error, `code` its exit
+    code, -1 after a signal, None if it was ended for what it said.
+    """
 
-    def __init__(self, text: str, complaint: str = "", output: bytes = b"") -> None:
+    def __init__(self, text: str, complaint: str = "", output: bytes = b"", code: int | None = None) -> None:
         super().__init__(text)
         self.complaint = complaint
         self.output = output
+        self.code = code
 
 
 def redacted(said: str, secrets: Iterable[str]) -> str:
@@ -79,7 +82,7 @@ async def run_program(
         await process.close()
     if code != 0:
         how = f"exit status {code}" if code > 0 else f"signal: {signal.Signals(-code).name}"
-        raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip(), bytes(output))
+        raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip(), bytes(output), max(code, -1))
     return bytes(output)
 
 

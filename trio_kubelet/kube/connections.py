@@ -129,7 +129,7 @@ class Connections:
         """Lets the lanes reach the server of `config`. Raises OSError for an unusable exec plugin."""
         # In a thread: with its libraries it takes 30 ms, and pods may start meanwhile.
         network = await NODE_FILES.run(import_module, "trio_kubelet.kube.network")
-        self._credentials = credentials = Credentials(config, self._clock)
+        self._credentials = credentials = Credentials(config, self._clock, self._metrics)
         for lane in self._lanes:
             lane.open(
                 network.NetworkDoor(

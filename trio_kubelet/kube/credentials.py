@@ -8,8 +8,9 @@ identity in force.
 
 from __future__ import annotations
 
+import math
 import ssl
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import trio
@@ -20,7 +21,11 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import file_versions
 from trio_kubelet.kube.exec_plugin import API_VERSIONS, ExecCredential, run_exec_plugin
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source, can_be_sent
+from trio_kubelet.kube.metrics import PluginMetrics
 from trio_kubelet.kube.tls import make_tls
+
+if TYPE_CHECKING:  # imported with the library for certificates, where a plugin gives one
+    from trio_kubelet.kube.certificates.pair import Leaf
 
 log = get_logger(__name__)
 
@@ -47,7 +52,7 @@ class ClientIdentity(NamedTuple):
 class Credentials:
     """Keeps the identity current. One task at a time does the work, the others wait for its result."""
 
-    def __init__(self, config: ClientConfig, clock: Clock) -> None:
+    def __init__(self, config: ClientConfig, clock: Clock, metrics: PluginMetrics | None = None) -> None:
         if config.exec_plugin is not None and config.exec_plugin.api_version not in API_VERSIONS:
             raise OSError(
                 f"credential plugin {config.exec_plugin.command}: unknown apiVersion "
@@ -61,7 +66,9 @@ class Credentials:
         self._files_read = _LONG_AGO
         self._token = config.token
         self._token_read = _LONG_AGO
+        self._metrics = metrics
         self._credential: ExecCredential | None = None
+        self._leaf: Leaf | None = None  # of the credential's certificate
         self._plugin_ran = _LONG_AGO
         self._refused = False
 
@@ -108,12 +115,33 @@ class Credentials:
         self._plugin_ran = trio.current_time()
         self._refused = False
         try:
-            self._credential = await run_exec_plugin(plugin, self.config)
+            self._credential = await run_exec_plugin(plugin, self.config, self._plugin_called)
         except OSError as exc:
             if self._credential is None:
                 raise
             log.error("Credential plugin failed, keeping the last credential", err=exc)
+        else:
+            await self._measure_certificate(self._credential.certificate)
         self._files_read = _LONG_AGO
+
+    def _plugin_called(self, code: int, status: str) -> None:
+        if self._metrics is not None:
+            self._metrics.plugin_calls.labels(str(code), status).inc()
+
+    async def _measure_certificate(self, pem: bytes) -> None:
+        """How long the plugin's certificate is good, and how old that before it has become."""
+        if self._metrics is None:
+            return
+        before, self._leaf = self._leaf, await CERTIFICATES.run(_leaf_of, pem) if pem else None
+        if before is not None and before != self._leaf:
+            age = self._clock.now_ns() - before.not_before_ns
+            self._metrics.plugin_rotation.observe(age / NANOSECONDS)
+        self._metrics.plugin_ttl.set_function(self._seconds_left)
+
+    def _seconds_left(self) -> float:
+        if self._leaf is None:
+            return math.inf
+        return (self._leaf.not_after_ns - self._clock.now_ns()) / NANOSECONDS
 
     def _plugin_is_due(self) -> bool:
         if self.config.exec_plugin is None:
@@ -166,6 +194,16 @@ class Credentials:
             if self._tls_made_of is None:
                 raise
             log.error("Cannot load certificates, keeping the last ones", err=exc)
+
+
+def _leaf_of(pem: bytes) -> Leaf | None:
+    """The certificate of a plugin; None for one that cannot be read, and so not be used."""
+    from trio_kubelet.kube.certificates.pair import describe, parse_certificates
+
+    try:
+        return describe(parse_certificates(pem, "the credential plugin")[0])
+    except (OSError, ValueError):
+        return None
 
 
 def _read_text(path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
 from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, can_be_sent
 
 TIMEOUT = 60.0
+_INTERNAL = "client_internal_error"
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -36,8 +38,12 @@ class ExecCredential(msgspec.Struct, frozen=True, kw_only=True):
         return f"ExecCredential(expires_ns={self.expires_ns})"
 
 
-async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential:
-    """Runs a credential plugin. Raises OSError, with what to do about it, when it fails."""
+async def run_exec_plugin(
+    plugin: ExecPlugin, config: ClientConfig, called: Callable[[int, str], object] = lambda code, status: None
+) -> ExecCredential:
+    """Runs a credential plugin. `called` is told its exit code and what became of the call, in client-go's
+    words. Raises OSError, with what to do about it, when it fails.
+    """
     hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
     if plugin.interactive_mode == "Always":
         raise OSError(f"credential plugin {plugin.command}: needs a terminal, an agent has none{hint}")
@@ -51,12 +57,16 @@ async def run_exec_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCrede
         with trio.fail_after(TIMEOUT):
             output = await run_program(command, environment, b"")
     except ProgramFailed as failed:
+        called(*((1, _INTERNAL) if failed.code is None else (failed.code, "plugin_execution_error")))
         said = redacted(failed.complaint, _secrets(failed.output))
         raise OSError(f"credential plugin {plugin.command}: {failed}: {said}{hint}") from None
     except trio.TooSlowError as exc:
+        called(1, _INTERNAL)
         raise OSError(f"credential plugin {plugin.command}: no answer in time{hint}") from exc
     except OSError as exc:
+        called(1, "plugin_not_found_error")
         raise OSError(f"credential plugin: {error_words(exc, 'fork/exec')}{hint}") from exc
+    called(0, "no_error")
     return parse_exec_credential(output, plugin, hint)
 
 

@@ -13,6 +13,8 @@ _DURATIONS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0
 _SIZES = (64, 256, 512, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216)
 _AGES = (60, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000)
 
+_PLUGIN_AGES = (600, 1800, 3600, 14400, 86400, 604800, 2592000, 7776000, 15552000, 31104000, 124416000)
+
 
 class RequestMetrics:
     """Requests to API servers."""
@@ -65,12 +67,36 @@ class CertificateMetrics:
         )
 
 
-class KubeMetrics(RequestMetrics, CertificateMetrics):
+class PluginMetrics:
+    """The credential plugin of the kubeconfig."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        make = MetricMaker(registry)
+        self.plugin_calls = make.counter(
+            "rest_client_exec_plugin_call",
+            "Calls of credential plugins by what became of them (no_error, plugin_execution_error, "
+            "plugin_not_found_error, client_internal_error) and exit code, which is 0 only if it went well.",
+            ["code", "call_status"],
+        )
+        self.plugin_ttl = make.gauge(
+            "rest_client_exec_plugin_ttl_seconds",
+            "Seconds until the client certificate of the credential plugin expires; +Inf if there is none.",
+        )
+        self.plugin_ttl.set(math.inf)
+        self.plugin_rotation = make.histogram(
+            "rest_client_exec_plugin_certificate_rotation_age",
+            "Seconds the last client certificate of the credential plugin lived before it was replaced.",
+            buckets=_PLUGIN_AGES,
+        )
+
+
+class KubeMetrics(RequestMetrics, CertificateMetrics, PluginMetrics):
     """The metrics of one agent's API clients, certificates and events."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         RequestMetrics.__init__(self, registry)
         CertificateMetrics.__init__(self, registry)
+        PluginMetrics.__init__(self, registry)
         self.events_dropped = MetricMaker(registry).counter(
             "trio_kubelet_events_dropped",
             "Events that did not reach the API server: the queue was full, it refused or stayed away.",
