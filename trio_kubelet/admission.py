@@ -79,6 +79,7 @@ def node_admitter(
         apparmor=apparmor.is_enabled(),
         pod_level_resources=base.gates.enabled("PodLevelResources"),
         comparing_tolerations=base.gates.enabled("TaintTolerationComparisonOperators"),
+        extended_claims=base.gates.enabled("DRAExtendedResource"),
     )
 
     def facts() -> NodeFacts:

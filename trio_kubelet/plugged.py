@@ -150,6 +150,7 @@ class Plugged:
             recorder=base.recorder,
             registry=base.registry,
             numa_nodes=numa_nodes(),
+            claims=base.gates.enabled("DRAExtendedResource"),
             counts_changed=self.counts_changed.tell,
             health_changed=self._health_changed,
         )

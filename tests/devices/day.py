@@ -143,6 +143,7 @@ class Day:
             recorder=self,
             registry=CollectorRegistry(),
             numa_nodes=(0, 1),
+            claims=True,
             counts_changed=lambda: None,
             health_changed=lambda uids: None,
         )

@@ -7,7 +7,16 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.devices.choice import Free, choose, device_hints, in_order, question, sort_free
+from trio_kubelet.api import v1
+from trio_kubelet.devices.choice import (
+    Free,
+    choose,
+    container_requests,
+    device_hints,
+    in_order,
+    question,
+    sort_free,
+)
 from trio_kubelet.devices.values import NO_NODE, Device, by_node, is_extended_resource
 from trio_kubelet.placement.hints import Hint, mask_of
 
@@ -52,6 +61,16 @@ def test_what_the_plugin_prefers_counts_among_the_near_ones() -> None:
     assert choose(2, (), free, ("c", "d")) == ("c", "a")
     assert choose(4, (), free, ()) == ("a", "b", "c", "d")
     assert choose(5, (), free) is None
+
+
+def test_what_a_claim_gives_is_asked_of_no_plugin_with_the_gate() -> None:
+    resources = v1.ResourceRequirements(limits={"example.com/gpu": "1", "example.com/nic": "2"})
+    container = v1.Container(name="c", resources=resources)
+    mapping = v1.ContainerExtendedResourceRequest(container_name="c", resource_name="example.com/gpu")
+    claim = v1.PodExtendedResourceClaimStatus(resource_claim_name="x", request_mappings=[mapping])
+    pod = v1.Pod(status=v1.PodStatus(extended_resource_claim_status=claim))
+    assert container_requests(pod, container, claims=True) == {"example.com/nic": 2}
+    assert container_requests(pod, container, claims=False) == {"example.com/gpu": 1, "example.com/nic": 2}
 
 
 def test_devices_are_counted_as_people_do() -> None:

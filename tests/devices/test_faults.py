@@ -65,6 +65,7 @@ class Node:
             recorder=self,
             registry=self.registry,
             numa_nodes=(0, 1),
+            claims=True,
             counts_changed=self._changed,
             health_changed=self.sick.append,
         )

@@ -128,14 +128,15 @@ def test_what_a_claim_gives_a_container_need_not_be_free_on_the_node(resource: s
     pod = make_pod("p", source="api", containers=[container])
     reason = f"OutOf{resource}"
 
-    def claiming(container: str) -> Decision:
+    def claiming(container: str, node: NodeFacts = node) -> Decision:
         mapping = v1.ContainerExtendedResourceRequest(container_name=container, resource_name=resource)
         claim = v1.PodExtendedResourceClaimStatus(resource_claim_name="x", request_mappings=[mapping])
         status = replace(pod.status, extended_resource_claim_status=claim)
         return admit(replace(pod, status=status), node=node)
 
     assert claiming("c") == Admit()
-    for decision in (admit(pod, node=node), claiming("another")):
+    without_the_gate = replace(node, extended_claims=False)
+    for decision in (admit(pod, node=node), claiming("another"), claiming("c", without_the_gate)):
         assert isinstance(decision, Reject)
         assert decision.reason == reason
 

@@ -142,9 +142,11 @@ def _inside(counts: Mapping[int, int], mask: int) -> int:
     return sum(count for near, count in counts.items() if near & mask)
 
 
-def container_requests(pod: v1.Pod, container: v1.Container) -> dict[str, int]:
-    """By resource, sorted. What a driver of dynamic resources gives for an extended resource is left out."""
-    by_claim = claimed_resources(pod, container.name)
+def container_requests(pod: v1.Pod, container: v1.Container, *, claims: bool) -> dict[str, int]:
+    """By resource, sorted. With `claims` (gate DRAExtendedResource) what a driver of dynamic resources gives
+    for an extended resource is left out.
+    """
+    by_claim = claimed_resources(pod, container.name) if claims else ()
     return {
         name: whole(amount)
         for name, amount in sorted(amounts(container.resources.limits).items())

@@ -81,7 +81,10 @@ class _Hold:
 
 
 class DeviceManager:
-    """Devices of the node. Implements `placement.doors.HintProvider`."""
+    """Devices of the node. Implements `placement.doors.HintProvider`.
+
+    `claims`: whether claims may stand for extended resources (gate DRAExtendedResource).
+    """
 
     def __init__(
         self,
@@ -91,10 +94,12 @@ class DeviceManager:
         recorder: Recorder,
         registry: CollectorRegistry,
         numa_nodes: Sequence[int],
+        claims: bool,
         counts_changed: Callable[[], None],
         health_changed: Callable[[Collection[str]], None],
     ) -> None:
         self._pods = pods
+        self._claims = claims
         self._recorder = recorder
         self._metrics = DeviceMetrics(registry)
         self._numa_nodes = tuple(numa_nodes)
@@ -155,9 +160,7 @@ class DeviceManager:
     def concerns(self, pod: v1.Pod) -> bool:
         """Whether the pod asks for a resource of a plugin."""
         return any(
-            self._is_ours(name)
-            for each in regular_containers(pod.spec)
-            for name in container_requests(pod, each)
+            self._is_ours(name) for each in regular_containers(pod.spec) for name in self._requests(pod, each)
         )
 
     def of_container(self, uid: str, container: str) -> dict[str, Assignment]:
@@ -191,7 +194,7 @@ class DeviceManager:
         self._take_back()
         uid = pod.metadata.uid
         found: dict[str, list[Hint] | None] = {}
-        for name, wanted in container_requests(pod, container).items():
+        for name, wanted in self._requests(pod, container).items():
             if self._is_ours(name):
                 has = self._assignments.get(Key(uid, container.name, name))
                 reusable = self._assignments.reusable(pod, container.name, name)
@@ -247,7 +250,7 @@ class DeviceManager:
         self, pod: v1.Pod, container: v1.Container, affinity: Hint | None, *, admission: bool
     ) -> None:
         given_any = False
-        for name, wanted in container_requests(pod, container).items():
+        for name, wanted in self._requests(pod, container).items():
             if not self._is_ours(name):
                 continue
             self._take_back()
@@ -290,7 +293,7 @@ class DeviceManager:
             for pod in self._pods.active()
             if self._pods.runs(pod.metadata.uid)
             for container in regular_containers(pod.spec)
-            for name, wanted in container_requests(pod, container).items()
+            for name, wanted in self._requests(pod, container).items()
             if wanted and self._assignments.get(Key(pod.metadata.uid, container.name, name)) is None
         }
 
@@ -395,6 +398,9 @@ class DeviceManager:
             log.v(3).info("Pods to be removed", podUIDs=sorted(gone))
             self._store.write_soon()
 
+    def _requests(self, pod: v1.Pod, container: v1.Container) -> dict[str, int]:
+        return container_requests(pod, container, claims=self._claims)
+
     def _is_ours(self, name: str) -> bool:
         return name in self.inventory or name in self._assignments.resources()
 
@@ -407,7 +413,7 @@ class DeviceManager:
         AllocationError.
         """
         uid = pod.metadata.uid
-        names = [n for n, wanted in container_requests(pod, container).items() if wanted and self._is_ours(n)]
+        names = [n for n, wanted in self._requests(pod, container).items() if wanted and self._is_ours(n)]
         if not names and not self.has_devices(uid):
             return NOTHING
         if any(self._assignments.get(Key(uid, container.name, name)) is None for name in names):

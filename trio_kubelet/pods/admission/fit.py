@@ -38,6 +38,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     apparmor: bool = False  # whether the kernel can confine by profiles
     pod_level_resources: bool = True  # whether pods may have resources of their own as a whole
     comparing_tolerations: bool = False  # whether `Lt` and `Gt` of tolerations count
+    extended_claims: bool = True  # whether claims may stand for extended resources
     declared: Collection[str] | None = None  # features on the Node, None: it does not declare any
 
 
@@ -102,9 +103,8 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
     found = []
     if len(others) + 1 > room:
         found.append(Insufficient("pods", 1, len(others), room))
-    wanted = {
-        name: amount for name, amount in pod_requests(_without_elsewhere(pod, allocatable)).items() if amount
-    }
+    here = _without_elsewhere(pod, allocatable, claims=node.extended_claims)
+    wanted = {name: amount for name, amount in pod_requests(here).items() if amount}
     if not wanted:
         return found
     first = ("cpu", "memory", "ephemeral-storage")
@@ -118,19 +118,20 @@ def insufficient_resources(pod: v1.Pod, others: Others, node: NodeFacts) -> list
     return found
 
 
-def _without_elsewhere(pod: v1.Pod, here: Collection[str]) -> v1.Pod:
+def _without_elsewhere(pod: v1.Pod, here: Collection[str], *, claims: bool) -> v1.Pod:
     """The pod without what its containers do not get from the node: what a driver of dynamic resources gives
-    them, and extended resources that are not `here`, for they are the cluster's.
+    them (`claims`: gate DRAExtendedResource), and extended resources that are not `here`, for they are the
+    cluster's.
     """
     containers, first = pod.spec.containers or [], pod.spec.init_containers or []
     named = {name for each in (*containers, *first) for name in each.resources.requests or ()}
-    if pod.status.extended_resource_claim_status is None and not any(
-        is_extended(name) and name not in here for name in named
-    ):
+    claims = claims and pod.status.extended_resource_claim_status is not None
+    if not claims and not any(is_extended(name) and name not in here for name in named):
         return pod
 
     def rest(container: v1.Container) -> v1.Container:
-        claimed, resources = claimed_resources(pod, container.name), container.resources
+        claimed = claimed_resources(pod, container.name) if claims else ()
+        resources = container.resources
         left = {
             name: text
             for name, text in (resources.requests or {}).items()
