@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands.stand_in import PODS, run
+from tests.commands.stand_in import NODE, PODS, run
 from tests.commands.test_render import POD
 
 
@@ -71,6 +71,24 @@ def test_a_description_of_the_node(
     ):
         assert line in lines
     assert "BackOff" not in text
+
+
+def test_a_node_is_described_with_its_networks_and_its_cloud(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taints are in the order of their effects and keys."""
+    taints = [("z", "NoSchedule"), ("b", "NoSchedule"), ("y", "NoExecute")]
+    spec = {
+        "taints": [{"key": key, "effect": effect} for key, effect in taints],
+        "podCIDR": "10.0.0.0/24",
+        "podCIDRs": ["10.0.0.0/24", "fd00::/64"],
+        "providerID": "cloud://a",
+    }
+    monkeypatch.setitem(NODE, "spec", spec)
+    assert run(agent, "describe", "node") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Taints: y:NoExecute b:NoSchedule z:NoSchedule Unschedulable:" in text
+    assert "PodCIDR: 10.0.0.0/24 PodCIDRs: 10.0.0.0/24,fd00::/64 ProviderID: cloud://a Non-" in text
 
 
 def test_a_description_of_a_pod_has_its_events(

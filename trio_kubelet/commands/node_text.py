@@ -67,7 +67,7 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node["status"]
     taints = [
         f"{t['key']}{'=' + t['value'] if t.get('value') else ''}:{t['effect']}"
-        for t in spec.get("taints") or ()
+        for t in sorted(spec.get("taints") or (), key=lambda taint: (taint["effect"], taint["key"]))
     ]
     lines = [
         *fields(
@@ -88,8 +88,13 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
     for title in ("capacity", "allocatable"):
         lines += [f"{title.capitalize()}:", *_resources(status.get(title) or {})]
     lines += ["System Info:", *_system_info(status.get("nodeInfo") or {})]
-    if spec.get("podCIDR"):
-        lines += fields([("PodCIDR", spec["podCIDR"])])
+    lines += fields(
+        [
+            ("PodCIDR", spec.get("podCIDR") or ""),
+            ("PodCIDRs", ",".join(spec.get("podCIDRs") or ())),
+            ("ProviderID", spec.get("providerID") or ""),
+        ]
+    )
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
     lines += _pods(running, status.get("allocatable") or {}, now_ns)
     return lines + described_events(events, now_ns)
