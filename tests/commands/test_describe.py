@@ -91,6 +91,42 @@ def test_a_node_is_described_with_its_networks_and_its_cloud(
     assert "PodCIDR: 10.0.0.0/24 PodCIDRs: 10.0.0.0/24,fd00::/64 ProviderID: cloud://a Non-" in text
 
 
+def test_what_is_allocated_of_a_node_is_shown_as_by_kubectl(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"cpu": "1", "memory": "1Gi", "pods": "110", "hugepages-2Mi": "8Mi", "x.io/b": "2", "x.io/a": "0"}
+    monkeypatch.setitem(NODE, "status", {**NODE["status"], "allocatable": there})  # type: ignore[dict-item]
+    requests = {"cpu": "290m", "memory": "100M", "hugepages-2Mi": "2Mi", "x.io/b": "1", "x.io/c": "1"}
+    container = {"name": "c", "resources": {"requests": requests, "limits": {"memory": "256Mi"}}}
+    pods = [
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [container]},
+            "status": {},
+        }
+        for name in ("a", "b")
+    ]
+    monkeypatch.setattr("tests.commands.stand_in.PODS", pods)
+    assert run(agent, "describe", "node") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    at = lines.index("Non-terminated Pods: (2 in total)")
+    assert lines[at + 3 :] == [
+        "default a 290m (28%) 0 (0%) 100M (9%) 256Mi (25%) <unknown>",
+        "default b 290m (28%) 0 (0%) 100M (9%) 256Mi (25%) <unknown>",
+        "Allocated resources:",
+        "(Total limits may be over 100 percent, i.e., overcommitted.)",
+        "Resource Requests Limits",
+        "-------- -------- ------",
+        "cpu 580m (57%) 0 (0%)",
+        "memory 200M (18%) 512Mi (50%)",
+        "ephemeral-storage 0 (0%) 0 (0%)",
+        "hugepages-2Mi 4Mi (50%) 0 (0%)",
+        "x.io/a 0 0",
+        "x.io/b 2 0",
+        "Events: <none>",
+    ]
+
+
 def test_a_description_of_a_pod_has_its_events(
     agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from trio_kubelet.api import quantity
+from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.commands.event_text import described_events
 from trio_kubelet.commands.render import age, aligned, annotation_lines, fields, pairs
-from trio_kubelet.podinfo.amounts import UNIT, Amounts, add, amount
+from trio_kubelet.podinfo.amounts import Amounts, add, amount, counted
 from trio_kubelet.podinfo.totals import pod_limits, pod_requests
 
 Json = Mapping[str, Any]
@@ -86,7 +88,8 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
         lines += ["Conditions:", *_conditions(status["conditions"])]
     lines += ["Addresses:", *(f"  {a['type']}:  {a['address']}" for a in status.get("addresses") or ())]
     for title in ("capacity", "allocatable"):
-        lines += [f"{title.capitalize()}:", *_resources(status.get(title) or {})]
+        if status.get(title):
+            lines += [f"{title.capitalize()}:", *_resources(status[title])]
     lines += ["System Info:", *_system_info(status.get("nodeInfo") or {})]
     lines += fields(
         [
@@ -96,7 +99,7 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
         ]
     )
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
-    lines += _pods(running, status.get("allocatable") or {}, now_ns)
+    lines += _pods(running, status.get("allocatable") or status.get("capacity") or {}, now_ns)
     return lines + described_events(events, now_ns)
 
 
@@ -110,8 +113,7 @@ def _conditions(conditions: Sequence[Json]) -> list[str]:
 
 
 def _resources(resources: Mapping[str, str]) -> list[str]:
-    rows = [[f"  {name}:", value] for name, value in sorted(resources.items())]
-    return aligned(rows, "  ") if rows else []
+    return aligned([[f"  {name}:", value] for name, value in sorted(resources.items())], "  ")
 
 
 def _system_info(info: Json) -> list[str]:
@@ -130,31 +132,28 @@ def _system_info(info: Json) -> list[str]:
 
 
 def _pods(pods: Sequence[Json], allocatable: Mapping[str, str], now_ns: int) -> list[str]:
-    """What each pod asks for, and all of them together."""
+    """What each pod asks for, and all of them together of what the node has."""
     header = ["Namespace", "Name", "CPU Requests", "CPU Limits", "Memory Requests", "Memory Limits", "Age"]
     rows = [header, ["-" * len(title) for title in header]]
-    asked: Amounts = {}
-    limited: Amounts = {}
+    asked, limited = _Total(), _Total()
     for item in sorted(pods, key=lambda pod: (pod["metadata"].get("namespace", ""), pod["metadata"]["name"])):
         pod = msgspec.convert(item, Pod, strict=False)
-        requests, limits = pod_requests(pod), pod_limits(pod)
-        add(asked, requests)
-        add(limited, limits)
-        rows.append(
-            [
-                pod.metadata.namespace,
-                pod.metadata.name,
-                *(
-                    _share(name, of.get(name, 0), allocatable)
-                    for name in ("cpu", "memory")
-                    for of in (requests, limits)
-                ),
-                age(item["metadata"].get("creationTimestamp") or item["status"].get("startTime"), now_ns),
-            ]
-        )
+        containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
+        given = [each for each in (pod.spec.resources, *(c.resources for c in containers)) if each]
+        written = _notations([*(each.requests for each in given), pod.spec.overhead])
+        requests = _Total(pod_requests(pod), written)
+        limits = _Total(pod_limits(pod), _notations(each.limits for each in given))
+        asked.add(requests)
+        limited.add(limits)
+        shares = [of.share(name, allocatable) for name in ("cpu", "memory") for of in (requests, limits)]
+        began = item["metadata"].get("creationTimestamp") or item["status"].get("startTime")
+        rows.append([pod.metadata.namespace, pod.metadata.name, *shares, age(began, now_ns)])
     totals = [["Resource", "Requests", "Limits"], ["--------", "--------", "------"]]
-    for name in dict.fromkeys([*_ALWAYS_SHOWN, *sorted({*asked, *limited})]):
-        totals.append([name, *(_share(name, of.get(name, 0), allocatable) for of in (asked, limited))])
+    pages = sorted(name for name in allocatable if name.startswith(HUGE_PAGES_PREFIX))
+    for name in (*_ALWAYS_SHOWN, *pages):
+        totals.append([name, asked.share(name, allocatable), limited.share(name, allocatable)])
+    for name in sorted({*allocatable}.difference(_ALWAYS_SHOWN, pages, ("pods",))):
+        totals.append([name, asked.text(name), limited.text(name)])
     return [
         f"Non-terminated Pods:  ({len(pods)} in total)",
         *(f"  {line}" for line in aligned(rows)),
@@ -164,14 +163,38 @@ def _pods(pods: Sequence[Json], allocatable: Mapping[str, str], now_ns: int) -> 
     ]
 
 
-def _share(name: str, nanos: int, allocatable: Mapping[str, str]) -> str:
-    whole = amount(allocatable.get(name, ""))
-    shown = _quantity(name, nanos)
-    return f"{shown} ({nanos * 100 // whole}%)" if whole else shown
+def _notations(lists: Iterable[Mapping[str, str] | None]) -> dict[str, str]:
+    """How amounts of these together are written: each as the first of its name that is not 0."""
+    found: dict[str, str] = {}
+    for name, text in (item for each in lists for item in (each or {}).items()):
+        if amount(text):
+            found.setdefault(name, quantity.parse(text).notation)
+    return found
 
 
-def _quantity(name: str, nanos: int) -> str:
-    if name == "cpu":
-        return str(nanos // UNIT) if nanos % UNIT == 0 else f"{-(-nanos // 10**6)}m"
-    notation = quantity.BINARY_SI if name != "pods" else quantity.DECIMAL_SI
-    return str(quantity.Quantity(-(-nanos // UNIT), 0, notation))
+@dataclass
+class _Total:
+    """Amounts together, and how they are written."""
+
+    amounts: Amounts = field(default_factory=dict)
+    notations: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: _Total) -> None:
+        """Adds the other to this."""
+        add(self.amounts, other.amounts)
+        self.notations = {**other.notations, **self.notations}
+
+    def text(self, name: str) -> str:
+        """The amount of a resource."""
+        nanos = self.amounts.get(name, 0)
+        scale = quantity.MILLI if name == "cpu" else 0
+        notation = self.notations.get(name, quantity.DECIMAL_SI)
+        return str(quantity.Quantity(counted(name, nanos), scale, notation))
+
+    def share(self, name: str, allocatable: Mapping[str, str]) -> str:
+        """The amount, and its part of what there is. Computed with fractions as by kubectl, which shows 28%
+        of 29 in 100.
+        """
+        there = counted(name, amount(allocatable.get(name, "")))
+        part = counted(name, self.amounts.get(name, 0)) / there if there else 0
+        return f"{self.text(name)} ({int(part * 100)}%)"
