@@ -53,10 +53,25 @@ def test_shares_of_all_that_the_node_has(agent: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.split() == ["node1", "501m", "12%", "1024Mi", "12%"]
 
 
+@pytest.mark.parametrize(("nano_cores", "part"), [(19_000_001, "1%"), (580_000_000, "28%")])
+def test_parts_are_of_what_is_shown(
+    nano_cores: int,
+    part: str,
+    agent: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """20 of 2000 thousandths are a hundredth; 580 of them kubectl computes to be a bit less than 29."""
+    used = {"cpu": {"usageNanoCores": nano_cores}, "memory": {"workingSetBytes": 0}}
+    monkeypatch.setitem(SUMMARY, "node", used)
+    assert run(agent, "top", "node", "--no-headers") == 0
+    assert capsys.readouterr().out.split()[2] == part
+
+
 def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]) -> None:
     busy = {"cpu": {"usageNanoCores": 1_000_000}, "memory": {"workingSetBytes": 99 << 20}}
     idle: dict[str, object] = {"cpu": {"usageNanoCores": 1}, "memory": {"workingSetBytes": 0}}
-    containers = [{"name": "idle", **idle}, {"name": "busy", **busy}]
+    containers = [{"name": "zz-busy", **busy}, {"name": "idle", **idle}]
     other = {"podRef": {"name": "db", "namespace": "other"}, **busy, "containers": containers}
     SUMMARY["pods"].append(other)  # type: ignore[attr-defined]
     try:
@@ -64,7 +79,9 @@ def test_usage_in_order(agent: Path, two_pods: None, capsys: pytest.CaptureFixtu
             assert run(agent, "top", "pods", "--no-headers", f"--sort-by={sort_by}") == 0
             assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == names
         assert run(agent, "top", "pod", "db", "--containers", "--no-headers", "--sort-by=cpu") == 0
-        assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["busy", "idle"]
+        assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["zz-busy", "idle"]
+        assert run(agent, "top", "pod", "db", "--containers", "--no-headers") == 0
+        assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["idle", "zz-busy"]
         assert run(agent, "top", "pods", "-n", "nowhere") == 0
         assert "No pods" in capsys.readouterr().err
     finally:
