@@ -179,6 +179,7 @@ def test_a_secret_value_of_the_environment_is_not_shown() -> None:
 def described(spec: dict[str, Any], container: dict[str, Any] | None = None) -> str:
     """The description of the pod with these fields, without its events and story."""
     pod = copy.deepcopy(POD)
+    pod["metadata"]["labels"]["x.io/app"] = "web"
     pod["spec"] |= spec
     pod["spec"]["containers"][0] |= container or {}
     lines = describe_pod(pod, ["Events:"], [], NOW)
@@ -204,6 +205,7 @@ def test_a_container_is_described_as_kubectl_does() -> None:
                     "name": "NAME",
                     "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}},
                 },
+                {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x.io/app']"}}},
                 {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
                 {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
                 {"name": "CM", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
@@ -253,6 +255,7 @@ def test_a_container_is_described_as_kubectl_does() -> None:
       A:      <set>
       EMPTY:  <empty>
       NAME:   web-node1 (v1:metadata.name)
+      APP:    web (v1:metadata.labels['x.io/app'])
       CPU:    (limits.cpu)
       KEY:    <key 'k' of secret 's'>  Optional: true
       CM:     <key 'k' of config map 'cm'>

@@ -214,6 +214,11 @@ def _only(one_of: Json) -> tuple[str, Json]:
 
 
 def _of_pod(pod: Json, path: str) -> str:
+    base, bracket, key = path.partition("['")
+    if bracket:  # a key, in which dots mean nothing
+        return str(
+            (pod["metadata"].get(base.removeprefix("metadata.")) or {}).get(key.removesuffix("']"), "")
+        )
     try:
         return parse(f"{{.{path}}}").text(pod)
     except JSONPathError:
