@@ -275,8 +275,29 @@ def test_the_rest_of_a_pod_is_described_as_kubectl_does() -> None:
             "readinessGates": [{"conditionType": "x/y"}],
             "nodeSelector": {"b": "2", "a": "1"},
             "tolerations": [
-                {"operator": "Exists"},
                 {"key": "k", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5},
+                {"operator": "Exists"},
+            ],
+            "topologySpreadConstraints": [
+                {
+                    "topologyKey": "zone",
+                    "maxSkew": 2,
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": {
+                        "matchLabels": {"b": "c"},
+                        "matchExpressions": [
+                            {"key": "d", "operator": "NotIn", "values": ["f", "e"]},
+                            {"key": "a", "operator": "DoesNotExist"},
+                        ],
+                    },
+                },
+                {"topologyKey": "host", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"},
+                {
+                    "topologyKey": "rack",
+                    "maxSkew": 1,
+                    "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {},
+                },
             ],
             "volumes": [
                 {"name": "p", "projected": {"defaultMode": 420, "sources": [{"a": 1}, {"b": True}]}},
@@ -312,11 +333,14 @@ Volumes:
   h: hostPath
     Path:  /tmp
   bare: emptyDir
-QoS Class:       BestEffort
-Node-Selectors:  a=1
-                 b=2
-Tolerations:     op=Exists
-                 k=v:NoExecute for 5s
+QoS Class:                    BestEffort
+Node-Selectors:               a=1
+                              b=2
+Tolerations:                  op=Exists
+                              k=v:NoExecute for 5s
+Topology Spread Constraints:  host:ScheduleAnyway when max skew 1 is exceeded
+                              rack:ScheduleAnyway when max skew 1 is exceeded for selector <none>
+                              zone:DoNotSchedule when max skew 2 is exceeded for selector !a,b=c,d notin (e,f)
 """
     )
 

@@ -47,7 +47,11 @@ def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns
         [
             ("QoS Class", status.get("qosClass") or _NONE),
             ("Node-Selectors", pairs(spec.get("nodeSelector"))),
-            ("Tolerations", list(map(_toleration, spec.get("tolerations") or [])) or _NONE),
+            ("Tolerations", list(map(_toleration, _by(spec.get("tolerations"), "key"))) or _NONE),
+            (
+                "Topology Spread Constraints",
+                list(map(_spread, _by(spec.get("topologySpreadConstraints"), "topologyKey"))),
+            ),
         ]
     )
     return [*lines, *events, *_story(story, now_ns)]
@@ -78,7 +82,7 @@ def _head(pod: Json) -> Fields:
         ("IP", status.get("podIP") or _NONE),
         ("IPs", [each["ip"] for each in status.get("podIPs") or ()]),
         ("Controlled By", "".join(f"{owner['kind']}/{owner['name']}" for owner in owners[:1])),
-        ("Nominated Node Name", status.get("nominatedNodeName", "")),
+        ("NominatedNodeName", status.get("nominatedNodeName", "")),
     ]
 
 
@@ -260,6 +264,10 @@ def _capital(key: str) -> str:
     return key[:1].upper() + key[1:]
 
 
+def _by(things: Sequence[Json] | None, key: str) -> list[Json]:
+    return sorted(things or (), key=lambda thing: str(thing.get(key, "")))
+
+
 def _toleration(toleration: Json) -> str:
     value, effect = toleration.get("value"), toleration.get("effect")
     text = f"{toleration.get('key', '')}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
@@ -267,6 +275,23 @@ def _toleration(toleration: Json) -> str:
         text = f"{text} op=Exists".lstrip()
     seconds = toleration.get("tolerationSeconds")
     return text if seconds is None else f"{text} for {seconds}s"
+
+
+def _spread(constraint: Json) -> str:
+    skew, selector = constraint["maxSkew"], constraint.get("labelSelector")
+    text = f"{constraint['topologyKey']}:{constraint['whenUnsatisfiable']} when max skew {skew} is exceeded"
+    return text if selector is None else f"{text} for selector {_selected(selector)}"
+
+
+def _selected(selector: Json) -> str:
+    """A selector of the API in one line, as `-l` takes it."""
+    terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    for each in selector.get("matchExpressions") or ():
+        key, operator = each["key"], each["operator"]
+        values = ",".join(sorted(each.get("values") or ()))
+        unvalued = {"Exists": key, "DoesNotExist": f"!{key}"}
+        terms.append((key, unvalued.get(operator) or f"{key} {operator.lower()} ({values})"))
+    return ",".join(term for _, term in sorted(terms)) or _NONE
 
 
 def _story(story: Sequence[Json], now_ns: int) -> list[str]:
