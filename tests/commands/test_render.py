@@ -207,6 +207,11 @@ def test_a_container_is_described_as_kubectl_does() -> None:
                 },
                 {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x.io/app']"}}},
                 {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+                {
+                    "name": "MEM",
+                    "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}},
+                },
+                {"name": "DISK", "valueFrom": {"resourceFieldRef": {"resource": "limits.ephemeral-storage"}}},
                 {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
                 {"name": "CM", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}},
             ],
@@ -256,7 +261,9 @@ def test_a_container_is_described_as_kubectl_does() -> None:
       EMPTY:  <empty>
       NAME:   web-node1 (v1:metadata.name)
       APP:    web (v1:metadata.labels['x.io/app'])
-      CPU:    (limits.cpu)
+      CPU:    1 (limits.cpu)
+      MEM:    5 (limits.memory)
+      DISK:   0 (limits.ephemeral-storage)
       KEY:    <key 'k' of secret 's'>  Optional: true
       CM:     <key 'k' of config map 'cm'>
     Mounts:
@@ -264,6 +271,11 @@ def test_a_container_is_described_as_kubectl_does() -> None:
       /z from scratch (rw,path="a")
 """
     )
+
+
+def test_a_limit_that_is_not_set_is_the_nodes() -> None:
+    env = [{"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
+    assert "CPU:  node allocatable (limits.cpu)\n" in described({}, {"env": env})
 
 
 def test_the_rest_of_a_pod_is_described_as_kubectl_does() -> None:

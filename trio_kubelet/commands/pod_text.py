@@ -17,6 +17,7 @@ Fields = list[tuple[str, str | Sequence[str] | Below]]
 
 _NONE = "<none>"
 _SECOND = 1_000_000_000
+_UNLIMITED = ("limits.cpu", "limits.memory")
 
 
 def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns: int) -> list[str]:
@@ -116,7 +117,7 @@ def _container(pod: Json, container: Json, status: Json) -> list[str]:
         ("Environment Variables from", Below(list(map(_source, container.get("envFrom") or [])))),
         (
             "Environment",
-            _below([(each["name"], _variable(pod, each)) for each in container.get("env") or []]),
+            _below([(each["name"], _variable(pod, container, each)) for each in container.get("env") or []]),
         ),
         ("Mounts", _below_or_none(map(_mount, container.get("volumeMounts") or []))),
         (
@@ -199,13 +200,13 @@ def _source(source: Json) -> str:
     return f"{ref.get('name', '')}  {_capital(kind.removesuffix('Ref'))}{prefix}{_optional(ref)}"
 
 
-def _variable(pod: Json, variable: Json) -> str:
+def _variable(pod: Json, container: Json, variable: Json) -> str:
     """Where a variable's value comes from. One that stands in the pod may be a password, and is not shown."""
     kind, ref = _only(variable.get("valueFrom") or {})
     if kind == "fieldRef":
         return f"{_of_pod(pod, ref['fieldPath'])} ({ref.get('apiVersion', 'v1')}:{ref['fieldPath']})".lstrip()
     if kind == "resourceFieldRef":
-        return f"({ref.get('resource', '')})"
+        return f"{_of_container(container, ref)} ({ref.get('resource', '')})".lstrip()
     if kind in ("secretKeyRef", "configMapKeyRef"):
         what = "secret" if kind == "secretKeyRef" else "config map"
         return f"<key {ref.get('key', '')!r} of {what} {ref.get('name', '')!r}>{_optional(ref)}"
@@ -227,6 +228,25 @@ def _of_pod(pod: Json, path: str) -> str:
         return parse(f"{{.{path}}}").text(pod)
     except JSONPathError:
         return ""
+
+
+def _of_container(container: Json, ref: Json) -> str:
+    """A request or limit of the container itself: what it may use without a limit only the node knows."""
+    import msgspec
+
+    from trio_kubelet.api import v1  # which costs time, and few variables ask for this
+    from trio_kubelet.podinfo.doors import ConfigError
+    from trio_kubelet.podinfo.downward import container_resource
+
+    selector = msgspec.convert(ref, v1.ResourceFieldSelector, strict=False)
+    own = msgspec.convert(
+        {"name": "", "resources": container.get("resources") or {}}, v1.Container, strict=False
+    )
+    try:
+        found = container_resource(selector, own, {})
+    except ConfigError:
+        return ""
+    return "node allocatable" if found == "0" and selector.resource in _UNLIMITED else found
 
 
 def _optional(ref: Json) -> str:
