@@ -134,6 +134,7 @@ def test_ephemeral_containers_are_described() -> None:
 @pytest.mark.parametrize(
     ("handler", "shown"),
     [
+        ({"httpGet": {"port": 80, "host": "::1", "path": "a"}}, "http-get http://[::1]:80/a delay=0s"),
         ({"exec": {"command": ["true"]}}, "exec [true] delay=0s"),
         ({"tcpSocket": {"port": 80}}, "tcp-socket :80 delay=0s"),
         ({"grpc": {"port": 9000}}, "grpc <pod>:9000 delay=0s"),

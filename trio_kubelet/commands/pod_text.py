@@ -179,8 +179,11 @@ def _probe(probe: Json | None) -> str:
         what = f"exec [{' '.join(probe['exec'].get('command') or [])}]"
     elif "httpGet" in probe:
         get = probe["httpGet"]
-        address = f"{get.get('host', '')}:{get['port']}{get.get('path', '')}"
-        what = f"http-get {get.get('scheme', 'HTTP').lower()}://{address}"
+        host = get.get("host", "")
+        address = f"{f'[{host}]' if ':' in host else host}:{get['port']}"
+        path = get.get("path", "")
+        slash = "/" if path and not path.startswith("/") else ""
+        what = f"http-get {get.get('scheme', 'HTTP').lower()}://{address}{slash}{path}"
     elif "tcpSocket" in probe:
         what = f"tcp-socket {probe['tcpSocket'].get('host', '')}:{probe['tcpSocket']['port']}"
     elif "grpc" in probe:
