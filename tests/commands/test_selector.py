@@ -6,7 +6,7 @@ import pytest
 
 from trio_kubelet.commands.selector import parse_selector
 
-LABELS = {"app": "web", "tier": "", "example.com/env": "prod"}
+LABELS = {"app": "web", "tier": "", "example.com/env": "prod", "level": "10"}
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,26 @@ LABELS = {"app": "web", "tier": "", "example.com/env": "prod"}
         ("other notin (a)", True),
         ("other in (a)", False),
         ("app=web,tier!=", False),
+        ("level>9", True),
+        ("level > 10", False),
+        ("level<11,app", True),
+        ("level<10", False),
+        ("app>1", False),
+        ("other<1", False),
     ],
 )
 def test_requirements(text: str, met: bool) -> None:
     assert parse_selector(text)(LABELS) is met
 
 
-@pytest.mark.parametrize("text", ["=", "app=web db", "a in x", "a in (b", "app=we$b", "!", "a,,b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("=", "app=web db", "a in x", "a in (b", "app=we$b", "!", "a,,b"),
+        *("app=web,", "app=-web", "app=web-", f"app={'w' * 64}", "a in (b c)", "a in (!b)", "level>x"),
+        *("a/b/c=d", "/a=b", "a/", "a_", "A.io/x=y"),
+    ],
+)
 def test_what_is_no_selector(text: str) -> None:
     with pytest.raises(ValueError, match="label selector"):
         parse_selector(text)

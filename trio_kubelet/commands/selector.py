@@ -8,13 +8,19 @@ from collections.abc import Callable, Mapping
 Labels = Mapping[str, str]
 Selector = Callable[[Labels], bool]
 
-_KEY = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
-_VALUE = r"[A-Za-z0-9._-]*"
+_NAME = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+_KEY = rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_NAME}"
+_VALUE = f"(?:{_NAME})?"
+_NUMBER = re.compile("[0-9]+")
 _ONE = re.compile(
     rf"\s*(?:(?P<absent>!)?\s*(?P<alone>{_KEY})"
     rf"|(?P<key>{_KEY})\s*(?P<sign>==|=|!=)\s*(?P<value>{_VALUE})"
-    rf"|(?P<of>{_KEY})\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\))\s*(?:,|$)"
+    rf"|(?P<number>{_KEY})\s*(?P<than>[<>])\s*(?P<bound>[0-9]+)"
+    rf"|(?P<of>{_KEY})\s+(?P<word>in|notin)\s*\((?P<values>\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*)\))"
+    r"\s*(?:,(?!\s*$)|$)"
 )
+"""One requirement and the comma behind it, by the rules of `labels.Parse` of apimachinery."""
 
 
 def parse_selector(text: str) -> Selector:
@@ -34,6 +40,9 @@ def _requirement(one: re.Match[str]) -> Selector:
     if (alone := one["alone"]) is not None:
         wanted = one["absent"] is None
         return lambda labels: (alone in labels) is wanted
+    if (number := one["number"]) is not None:
+        bound, greater = int(one["bound"]), one["than"] == ">"
+        return lambda labels: _is_beyond(labels.get(number, ""), bound, greater)
     if (key := one["key"]) is not None:
         values, equal = {one["value"]}, one["sign"] != "!="
     else:
@@ -41,3 +50,7 @@ def _requirement(one: re.Match[str]) -> Selector:
         values = {value.strip() for value in one["values"].split(",")}
     # As the API has it: a label that is not there has none of the values.
     return lambda labels: (key in labels and labels[key] in values) is equal
+
+
+def _is_beyond(value: str, bound: int, greater: bool) -> bool:
+    return bool(_NUMBER.fullmatch(value)) and (int(value) > bound if greater else int(value) < bound)
