@@ -236,3 +236,15 @@ def test_the_node(agent: Path, events: list[dict[str, Any]], capsys: pytest.Capt
     assert yaml.safe_load(capsys.readouterr().out) == NODE
     assert run(agent, "get", "no", "-o", "yaml") == 0
     assert yaml.safe_load(capsys.readouterr().out)["items"] == [NODE]
+
+
+def test_a_selector_that_the_node_does_not_meet(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for asked in (["-l", "a=c"], ["--field-selector", "metadata.name=other"]):
+        assert run(agent, "get", "nodes", *asked) == 0
+        assert capsys.readouterr() == ("", "No such nodes on this node.\n")
+        assert run(agent, "get", "nodes", *asked, "-o", "jsonpath={.items}") == 0
+        assert capsys.readouterr() == ("[]", "")
+    assert run(agent, "describe", "nodes", "-l", "a=c") == 0
+    assert capsys.readouterr() == ("", "No such nodes on this node.\n")
+    assert run(agent, "top", "nodes", "-l", "a=c") == 1
+    assert capsys.readouterr().err == "trio-kubelet: No such nodes on this node.\n"

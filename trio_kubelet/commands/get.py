@@ -86,7 +86,12 @@ def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
 def _get_node(options: argparse.Namespace, socket_path: str) -> None:
     shown: Sequence[object] = []
     while True:
-        shown = _print(options, _NODE, [queries.node(options, socket_path)], shown)
+        nodes = queries.chosen_nodes(options, socket_path)
+        if not (nodes or options.watch or options.output.document):
+            complain(queries.nothing(options, "nodes"))
+            return
+        if nodes or not options.watch:
+            shown = _print(options, _NODE, nodes, shown)
         if not options.watch:
             return
         time.sleep(WATCH_PERIOD)

@@ -68,8 +68,8 @@ def missing(names: Sequence[str], namespace: str) -> NotThere:
     return NotThere(f"there is no pod {', '.join(map(repr, names))} on this node{where}")
 
 
-def node(options: argparse.Namespace, socket_path: str) -> Json:
-    """The node, if it is the one that is asked for. Raises NotThere."""
+def chosen_nodes(options: argparse.Namespace, socket_path: str) -> list[Json]:
+    """The node, if its labels and fields are those asked for. Raises NotThere where another one is named."""
     try:
         found: Json = json.loads(ask(socket_path, "/debug/node"))
     except AgentRefused as exc:
@@ -79,10 +79,8 @@ def node(options: argparse.Namespace, socket_path: str) -> Json:
         if other != name:
             raise NotThere(f"this is node {name!r}, not {other!r}")
     if options.selector and not options.selector(found["metadata"].get("labels") or {}):
-        raise NotThere(f"node {name!r} has no such labels")
-    if options.fields and not options.fields(found):
-        raise NotThere(f"node {name!r} has other fields")
-    return found
+        return []
+    return [] if options.fields and not options.fields(found) else [found]
 
 
 def events(socket_path: str, after: int = 0) -> list[Json]:

@@ -27,9 +27,12 @@ def describe(options: argparse.Namespace, socket_path: str) -> None:
 def _described_node(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
     from trio_kubelet.commands.node_text import describe_node
 
-    node = queries.node(options, socket_path)
+    nodes = queries.chosen_nodes(options, socket_path)
     about = [event for event in queries.events(socket_path) if event["kind"] == "Node"]
-    yield describe_node(node, queries.pods("", socket_path), about, time.time_ns())
+    for node in nodes:
+        yield describe_node(node, queries.pods("", socket_path), about, time.time_ns())
+    if not nodes:
+        complain(queries.nothing(options, "nodes"))
 
 
 def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
@@ -60,9 +63,11 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
     from trio_kubelet.commands.usage_text import node_usage, pod_usage
 
     if options.kind == "node":
-        node = queries.node(options, socket_path)
+        nodes = queries.chosen_nodes(options, socket_path)
+        if not nodes:
+            raise NotThere(queries.nothing(options, "nodes"))
         table = node_usage(
-            json.loads(ask(socket_path, "/stats/summary")), node, of_capacity=options.show_capacity
+            json.loads(ask(socket_path, "/stats/summary")), nodes[0], of_capacity=options.show_capacity
         )
     else:
         pods, missing = queries.chosen_pods(options, socket_path)
