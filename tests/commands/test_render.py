@@ -174,6 +174,9 @@ def test_no_story_is_said() -> None:
 def test_a_secret_value_of_the_environment_is_not_shown() -> None:
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "hunter2"}]
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": '{"value":"hunter2"}'}
+    pod["metadata"]["annotations"] = applied
+    assert "Annotations:  <none>" in describe_pod(pod, [], [], NOW)
     assert "hunter2" not in "\n".join(describe_pod(pod, [], [], NOW))
 
 

@@ -12,6 +12,7 @@ from trio_kubelet.commands.table import human_duration, parse_time_ns, summary
 Json = Mapping[str, Any]
 
 _NONE = "<none>"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SECOND = 1_000_000_000
 MAX_ANNOTATION: Final = 140
 """Characters of an annotation's line, as with kubectl."""
@@ -131,9 +132,14 @@ def pairs(mapping: Mapping[str, str] | None) -> list[str]:
 
 
 def annotation_lines(mapping: Mapping[str, str] | None) -> list[str]:
-    """Annotations as `key: value`, in order; long ones and those of several lines below their keys, cut."""
+    """Annotations as `key: value`, in order; long ones and those of several lines below their keys, cut.
+
+    Not what kubectl applied last, which is the whole object once more, with the values of its environment.
+    """
     lines = []
     for key, value in sorted((mapping or {}).items()):
+        if key == _LAST_APPLIED:
+            continue
         value = value.removesuffix("\n")
         if len(key) + len(value) + 2 > MAX_ANNOTATION or "\n" in value:
             cut = MAX_ANNOTATION - 2
