@@ -152,6 +152,15 @@ def test_labels_as_columns(agent: Path, two_pods: None, capsys: pytest.CaptureFi
     assert last == ["LABELS", "a=b,node-role.kubernetes.io/worker="]
 
 
+def test_labels_are_in_the_order_of_their_texts(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"app": "web", "app.kubernetes.io/name": "web"}
+    monkeypatch.setitem(NODE, "metadata", {"name": "node1", "labels": labels})
+    assert run(agent, "get", "node", "--show-labels", "--no-headers") == 0
+    assert capsys.readouterr().out.split()[-1] == "app.kubernetes.io/name=web,app=web"
+
+
 def test_a_name_in_several_namespaces(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     PODS.append({**POD, "metadata": {**POD["metadata"], "namespace": "other", "uid": "u2"}})
     try:

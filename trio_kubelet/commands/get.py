@@ -163,11 +163,14 @@ def _lines(
 
 
 def _label_cells(objects: Sequence[Json], keys: Sequence[str], *, all_labels: bool) -> Iterator[list[str]]:
-    """What labels add to the header and to each row."""
+    """What labels add to the header and to each row; all of them are in the order of their texts."""
     yield [*(key.rpartition("/")[2].upper() for key in keys), *(["LABELS"] if all_labels else ())]
     for each in objects:
         labels = each["metadata"].get("labels") or {}
-        yield [*(labels.get(key, "") for key in keys), *([",".join(pairs(labels))] if all_labels else ())]
+        yield [
+            *(labels.get(key, "") for key in keys),
+            *([",".join(sorted(pairs(labels)))] if all_labels else ()),
+        ]
 
 
 def _list_of(objects: Sequence[Json]) -> Json:
