@@ -84,6 +84,24 @@ def test_yaml_says_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(shown) == ["pod", "sandboxConfig", "containerConfigs"]
 
 
+def test_yaml_is_read_by_go_as_what_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = tmp_path / "p.yaml"
+    manifest.write_text(_MINIMAL.replace("{name: p}", '{name: p, labels: {commit: "12e4"}}'))
+    assert main([str(manifest), "-o", "yaml"]) == 0
+    assert capsys.readouterr().out.count('commit: "12e4"\n') == 2  # in the pod and in its sandbox
+
+
+def test_several_pods_are_several_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (
+        {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}} for name in "ab"
+    )
+    manifest = tmp_path / "p.json"
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "PodList", "items": [one, other]}))
+    assert main([str(manifest), "-o", "yaml", "--node-name", "n"]) == 0
+    shown = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each["pod"]["metadata"]["name"] for each in shown] == ["a-n", "b-n"]
+
+
 def test_container_that_could_not_start_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

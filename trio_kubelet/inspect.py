@@ -248,9 +248,9 @@ def _read(name: str) -> bytes:
 def _write(documents: Sequence[Mapping[str, Any]], form: str) -> None:
     """One document for each pod; a manifest with a list of pods gives several."""
     if form == "yaml":
-        import yaml
+        from trio_kubelet.api.yaml_writer import yaml_bytes  # knows YAML, which costs time
 
-        yaml.safe_dump_all(documents, sys.stdout, sort_keys=False, allow_unicode=True)
+        print("---\n".join(yaml_bytes(each, sort_keys=False).decode() for each in documents), end="")
         return
     for document in documents:
         print(json.dumps(document, indent=2, ensure_ascii=False))

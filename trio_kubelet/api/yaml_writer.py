@@ -10,9 +10,10 @@ import yaml
 from trio_kubelet.api.yaml_scalars import STR, resolve
 
 
-def yaml_bytes(tree: Mapping[str, Any]) -> bytes:
-    """The document."""
-    written: bytes = yaml.dump(dict(tree), Dumper=_Dumper, allow_unicode=True, encoding="utf-8")
+def yaml_bytes(tree: Mapping[str, Any], *, sort_keys: bool = True) -> bytes:
+    """The document; without `sort_keys` in the order in which the tree has its keys."""
+    options: dict[str, Any] = {"allow_unicode": True, "encoding": "utf-8", "sort_keys": sort_keys}
+    written: bytes = yaml.dump(dict(tree), Dumper=_Dumper, **options)
     return written
 
 
