@@ -25,6 +25,7 @@ from tests.commands.test_render import POD
             "N           X\nweb-node1   <none>\ndb          <none>\n",
         ),
         (["pod", "db", "--no-headers", "-o", "custom-columns=N:{.metadata.labels}"], "map[app:db]\n"),
+        (["pods", "-o", "Name"], "pod/web-node1\npod/db\n"),
         (["pods", "-o", "name", "--sort-by=.metadata.name"], "pod/db\npod/web-node1\n"),
         (["pods", "-o", "name", "--sort-by={metadata.namespace}"], "pod/web-node1\npod/db\n"),
         (["node", "-o", "jsonpath={.items[0].status.allocatable.cpu}"], "2"),

@@ -42,7 +42,7 @@ TABLE: Final = OutputForm()
 def parse_form(text: str) -> OutputForm:
     """The form that `-o` asks for. Raises ValueError, OSError."""
     word, _, template = text.partition("=")
-    if (whole := _WITHOUT_TEMPLATE.get(text)) is not None:
+    if (whole := _WITHOUT_TEMPLATE.get(text.lower())) is not None:
         return whole
     if (made := _WITH_TEMPLATE.get(word)) is None:
         known = ", ".join([*_WITHOUT_TEMPLATE, *(f"{each}=…" for each in _WITH_TEMPLATE)])
