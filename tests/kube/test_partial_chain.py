@@ -1,4 +1,6 @@
-"""Files of authorities that hold an intermediate only: each certificate in them is an anchor, as for Go."""
+"""Certificates are judged as by Go: each in a file of authorities is an anchor, also an intermediate, and a
+server is who its alternative names say.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ INTERMEDIATE = CA("intermediate", above=ROOT)
 OTHER = CA("other", above=ROOT)
 
 
-def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> bytes | None:
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "127.0.0.1") -> bytes | None:
     """The client's certificate as the server verified it. Raises ssl.SSLError when one refuses the other."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
-        client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
+        client.wrap_bio(to_client, to_server, server_hostname=host),
         server.wrap_bio(to_server, to_client, server_side=True),
     ]
     waiting = list(ends)
@@ -75,13 +77,24 @@ async def test_clients_of_the_node_whose_authority_is_an_intermediate(tmp_path: 
         shake_hands(client(ROOT, OTHER.pair("stranger")), server)
 
 
-async def test_an_api_server_whose_authority_is_an_intermediate(tmp_path: Path) -> None:
-    def api_server(authority: CA) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        files = written(tmp_path / "api", authority.pair("api", hosts=("127.0.0.1",)))
-        context.load_cert_chain(files.certificate, files.key)
-        return context
+def api_server(directory: Path, pair: tuple[bytes, bytes]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = written(directory / "api", pair)
+    context.load_cert_chain(files.certificate, files.key)
+    return context
 
-    shake_hands(client(INTERMEDIATE), api_server(INTERMEDIATE))
+
+async def test_an_api_server_whose_authority_is_an_intermediate(tmp_path: Path) -> None:
+    def of(authority: CA) -> ssl.SSLContext:
+        return api_server(tmp_path, authority.pair("api", hosts=("127.0.0.1",)))
+
+    shake_hands(client(INTERMEDIATE), of(INTERMEDIATE))
     with pytest.raises(ssl.SSLError, match="certificate verify failed"):
-        shake_hands(client(INTERMEDIATE), api_server(OTHER))
+        shake_hands(client(INTERMEDIATE), of(OTHER))
+
+
+async def test_an_api_server_that_has_a_common_name_only(tmp_path: Path) -> None:
+    name = "api.example"
+    shake_hands(client(ROOT), api_server(tmp_path, ROOT.pair("x", hosts=(name,))), name)
+    with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
+        shake_hands(client(ROOT), api_server(tmp_path, ROOT.pair(name)), name)
