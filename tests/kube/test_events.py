@@ -104,9 +104,48 @@ def test_a_list_with_an_unreadable_item_keeps_the_others() -> None:
     assert PODS.page(b'{"items":null}').items == []
 
 
-def test_errors_without_a_status_keep_their_text() -> None:
-    error = error_from(502, b"<html>bad gateway</html>")
-    assert (error.code, str(error)) == (502, "<html>bad gateway</html>")
+POD = "/api/v1/namespaces/n/pods/p"
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "method", "path", "reason", "said"),
+    [
+        (
+            502, b"<html>\nbad gateway</html>\n", "GET", POD, "InternalError",
+            r'an error on the server ("<html>\nbad gateway</html>") has prevented the request from succeeding'
+            " (get pods p)",
+        ),
+        (
+            429, b"Too many requests, please try again later.", "PATCH", f"{POD}/status", "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later (patch pods p)",
+        ),
+        (
+            404, b"404 page not found", "PUT",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node", "NotFound",
+            "the server could not find the requested resource (put leases.coordination.k8s.io node)",
+        ),
+        (
+            503, b"", "POST", "/apis/authentication.k8s.io/v1/tokenreviews", "ServiceUnavailable",
+            "the server is currently unable to handle the request (post tokenreviews.authentication.k8s.io)",
+        ),
+        (409, b"", "POST", "/api/v1/nodes", "AlreadyExists", "the server reported a conflict (post nodes)"),
+        (409, b"", "PUT", "/api/v1/nodes/n", "Conflict", "the server reported a conflict (put nodes n)"),
+        (403, b"not you", "GET", "/api/v1/namespaces/n", "Forbidden", "not you (get namespaces n)"),
+        (
+            302, b"", "GET", "/api/v1/nodes/n", "Unknown",
+            "the server responded with the status code 302 but did not return more information (get nodes n)",
+        ),
+        (401, b"", "", "", "Unauthorized", "the server has asked for the client to provide credentials"),
+    ],
+)  # fmt: skip
+def test_errors_without_a_status_are_told_as_by_client_go(
+    code: int, body: bytes, method: str, path: str, reason: str, said: str
+) -> None:
+    error = error_from(code, body, None, method, path)
+    assert (error.code, error.reason, str(error)) == (code, reason, said)
+
+
+def test_a_status_may_say_how_long_to_wait() -> None:
     busy = error_from(429, b'{"details":{"retryAfterSeconds":3},"message":"slow"}')
     assert busy.retry_after == 3
 

@@ -35,7 +35,7 @@ class KubeClient:
         answer = await self.door.request(request, self._timeout if timeout is None else timeout)
         if 200 <= answer.status < 300:
             return answer.body
-        raise error_from(answer.status, answer.body, answer.retry_after)
+        raise error_from(answer.status, answer.body, answer.retry_after, request.method, request.path)
 
     async def get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
         """GET and decode. Raises APIError, APIUnavailable."""

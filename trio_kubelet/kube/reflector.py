@@ -115,7 +115,7 @@ class Reflector(Generic[T]):
     async def _get(self, params: Mapping[str, str], timeout: float) -> bytes:
         answer = await self._door.request(APIRequest("GET", self._path, params), timeout)
         if answer.status != 200:
-            raise error_from(answer.status, answer.body, answer.retry_after)
+            raise error_from(answer.status, answer.body, answer.retry_after, "GET", self._path)
         return answer.body
 
     async def _watch(self, step: WatchFrom) -> None:

@@ -182,7 +182,7 @@ class TokenStore:
         body = msgspec.json.encode(token_request(key))
         answer = await self._door.request(APIRequest("POST", path, body=body), REQUEST_TIMEOUT)
         if answer.status not in (200, 201):
-            raise error_from(answer.status, answer.body, answer.retry_after)
+            raise error_from(answer.status, answer.body, answer.retry_after, "POST", path)
         try:
             granted = decode_deep(msgspec.json.Decoder(v1.TokenRequest).decode, answer.body)
             expires_ns = parse_rfc3339(granted.status.expiration_timestamp or "")
