@@ -152,6 +152,10 @@ def test_what_an_address_is_taken_for(cluster: dict[str, Any], server: str) -> N
         (config({"server": "https://api:99999"}), "clusters: server: its port is no number up to 65535"),
         (config({"server": "api:https"}), "clusters: server: its port is no number up to 65535"),
         (config({"server": "https://a b"}), "clusters: server: it has characters that no URL has"),
+        (
+            config({"server": "https://u:geheim@api"}),
+            "clusters: server: username and password are not accepted",
+        ),
         (config({"server": "https:///api"}), "clusters: server: it names no host"),
         (config({"server": "ftp://api"}), "clusters: server: the scheme is ftp, but has to be http or https"),
         (config({"proxy-url": "http://u:ge/heim@p:1"}), "clusters: proxy-url: its port is no number"),

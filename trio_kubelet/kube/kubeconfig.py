@@ -88,6 +88,7 @@ _WITHOUT_MODE: Final = ("client.authentication.k8s.io/v1beta1", "client.authenti
 """In these versions of the protocol a plugin need not say whether it wants a terminal."""
 
 
+_NO_PASSWORDS: Final = "username and password are not accepted by API servers any more"
 _PLUGIN_EXTENSION: Final = "client.authentication.k8s.io/exec"
 """The name under which a cluster says something to plugins."""
 
@@ -192,6 +193,8 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
     for field, url in (("server", server), ("proxy-url", cluster.proxy_url)):
         if url and (problem := _url_problem(url)):
             raise KubeconfigError(f"{path}: clusters: {field}: {problem}")
+    if "@" in urlsplit(server).netloc:
+        raise KubeconfigError(f"{path}: clusters: server: {_NO_PASSWORDS}")
     if not server.lower().startswith("https://"):
         user = _User()  # as client-go: nothing secret goes where anybody can read it
 
@@ -240,7 +243,7 @@ def _cluster_problem(cluster: _Cluster) -> str:
 def _user_problem(user: _User) -> str:
     """What client-go refuses of a user, and what is not done here; "" if there is nothing."""
     if user.username or user.password:
-        return "username and password are not accepted by API servers any more"
+        return _NO_PASSWORDS
     if user.as_ or user.as_uid or user.as_groups or user.as_user_extra:
         return "as: an agent does not act in the name of others"
     if user.auth_provider is not None:
