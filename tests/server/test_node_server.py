@@ -240,6 +240,12 @@ async def test_verbosity_is_set_by_a_number(tmp_path: Path) -> None:
             answer = await client.put("/debug/flags/v", content=wrong)
             assert answer.status_code == 400
             assert answer.text == f'strconv.ParseUint: parsing "{wrong.decode()}": {reason}\n'
+        answer = await client.put("/debug/flags/v", content=b"2147483648")
+        assert (answer.status_code, answer.text) == (
+            400,
+            "failed set klog.logging.verbosity 2147483648: "
+            'strconv.ParseInt: parsing "2147483648": value out of range\n',
+        )
         assert (await client.get("/debug/flags/v")).status_code == 406
     assert node.verbosity == [4]
 

@@ -98,10 +98,13 @@ def debug_flags(set_verbosity: Callable[[int], None]) -> Handler:
             return plain(406, "unsupported http method")
         value = request.body.decode("utf-8", "surrogateescape")
         try:
-            level = parse_integer(value, "ParseUint", 32)
+            parse_integer(value, "ParseUint", 32)
         except ValueError as exc:
             return plain(400, str(exc))
-        set_verbosity(min(level, (1 << 31) - 1))
+        try:
+            set_verbosity(parse_integer(value, "ParseInt", 32))  # klog's levels have a sign
+        except ValueError as exc:
+            return plain(400, f"failed set klog.logging.verbosity {value}: {exc}")
         return plain(200, f"successfully set klog.logging.verbosity to {value}")
 
     return page
