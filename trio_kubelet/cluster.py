@@ -30,7 +30,7 @@ from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.devices.values import Counts
-from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.client import KubeClient, PatientDoor
 from trio_kubelet.kube.doors import APIDoor, APILanes
 from trio_kubelet.kube.fetched_objects import DEFAULT_TTL
 from trio_kubelet.kube.metrics import KubeMetrics
@@ -128,7 +128,9 @@ class Cluster:
         own.changed.listen(self.mirrors.node_changed)
         self.objects = self._pod_objects(lanes.api)
         self.csi_drivers = FollowedCSIDrivers(lanes.api)
-        self.storage_objects = StorageObjects(self._client, self.csi_drivers, self.objects.tokens)
+        self.storage_objects = StorageObjects(
+            KubeClient(PatientDoor(lanes.api), WRITE_TIMEOUT), self.csi_drivers, self.objects.tokens
+        )
         self.services = Services(lanes.api)
         self.runtime_classes = FollowedRuntimeClasses(lanes.api)
         plugins = None
@@ -238,7 +240,7 @@ class Cluster:
             bundles = TrustBundles(door, changed)
         return PodObjects(
             object_reader(door, strategy, changed, self._objects_lifetime),
-            TokenStore(door, self._clock, changed),
+            TokenStore(PatientDoor(door), self._clock, changed),
             bundles,
             certificates,
         )

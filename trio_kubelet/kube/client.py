@@ -8,19 +8,24 @@ nothing here logs a header or a body.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import msgspec
+import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.deep_json import decode_deep
-from trio_kubelet.kube.doors import APIDoor, APIRequest
+from trio_kubelet.kube.doors import APIAnswer, APIDoor, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIError, APIUnavailable, error_from
 
 T = TypeVar("T")
 
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 DEFAULT_TIMEOUT = 30.0
+MOST_RETRIES = 10
+LONGEST_PATIENCE = 60.0
+"""Seconds for which a busy server is asked again."""
 
 
 class KubeClient:
@@ -72,6 +77,34 @@ class KubeClient:
         if uid:
             options["preconditions"] = {"uid": uid}
         await self.request(APIRequest("DELETE", path, {}, msgspec.json.encode(options)))
+
+
+class PatientDoor:
+    """A door behind which a server that is busy is asked again when it says (client-go's `WithRetry`): for
+    those whom a pod waits for, and whose failure would be its event.
+    """
+
+    def __init__(self, door: APIDoor) -> None:
+        self._door = door
+
+    async def request(self, request: APIRequest, timeout: float) -> APIAnswer:
+        """See `APIDoor`; the waiting comes on top of `timeout`."""
+        answer = await self._door.request(request, timeout)
+        until = trio.current_time() + LONGEST_PATIENCE
+        for _ in range(MOST_RETRIES):
+            busy = answer.status == 429 or answer.status >= 500
+            pause = max(answer.retry_after or 0.0, 0.0)
+            if not busy or answer.retry_after is None or trio.current_time() + pause > until:
+                break
+            await trio.sleep(pause)
+            answer = await self._door.request(request, timeout)
+        return answer
+
+    def watch(
+        self, path: str, params: Mapping[str, str], ping_period: float
+    ) -> AbstractAsyncContextManager[EventStream]:
+        """See `APIDoor`."""
+        return self._door.watch(path, params, ping_period)
 
 
 def _encode(thing: v1.Object) -> bytes:

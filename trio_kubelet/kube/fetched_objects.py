@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
-from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.client import KubeClient, PatientDoor
 from trio_kubelet.kube.doors import APIDoor
 from trio_kubelet.kube.errors import APIFailure
 from trio_kubelet.kube.references import Reference, ReferenceKind, references
@@ -36,7 +36,7 @@ class FetchedObjects:
 
     def __init__(self, door: APIDoor, ttl: Callable[[], float] | None) -> None:
         """`ttl`: seconds for which an answer is good (strategy `Cache`); None: always ask (`Get`)."""
-        self._client = KubeClient(door, REQUEST_TIMEOUT)
+        self._client = KubeClient(PatientDoor(door), REQUEST_TIMEOUT)
         self._ttl = ttl
         self._answers: dict[Reference, _Answer] = {}
         self._of_pod: dict[str, dict[Reference, bool]] = {}
