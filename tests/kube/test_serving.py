@@ -356,6 +356,9 @@ def test_unknown_settings_are_named() -> None:
         tls_settings("", ["NONE"])
     with pytest.raises(ValueError, match="tlsCurvePreferences: unknown curve 7"):
         tls_settings("", [], [7])
+    with pytest.raises(ValueError, match="tlsCurvePreferences: curve 23 is there more than once"):
+        tls_settings("", [], [23, 29, 23])
+    assert tls_settings("", [], [4587, 4588, 4589, 29]) == tls_settings("", [])
     assert tls_settings("", ["TLS_RSA_WITH_AES_128_CBC_SHA"]).insecure == ("TLS_RSA_WITH_AES_128_CBC_SHA",)
     assert tls_settings("", [], [24]).curve == "secp384r1"
 

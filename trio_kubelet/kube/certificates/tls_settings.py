@@ -51,7 +51,15 @@ _SUITES = {
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
 }
 
-_CURVES = {23: "prime256v1", 24: "secp384r1", 25: "secp521r1", 29: "X25519", 4588: "X25519MLKEM768"}
+_CURVES = {
+    23: "prime256v1",
+    24: "secp384r1",
+    25: "secp521r1",
+    29: "X25519",
+    4587: "SecP256r1MLKEM768",
+    4588: "X25519MLKEM768",
+    4589: "SecP384r1MLKEM1024",
+}
 
 
 class TLSSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +103,8 @@ def tls_settings(minimum: str, suites: Sequence[str], curves: Sequence[int] = ()
     for curve in curves:
         if curve not in _CURVES:
             raise ValueError(f"tlsCurvePreferences: unknown curve {curve}")
+        if curves.count(curve) > 1:
+            raise ValueError(f"tlsCurvePreferences: curve {curve} is there more than once")
     if suites and not chosen:  # only suites of TLS 1.3 means nothing older
         version = ssl.TLSVersion.TLSv1_3
     ciphers = ":".join(chosen)
