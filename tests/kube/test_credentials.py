@@ -286,6 +286,24 @@ async def test_a_plugin_of_an_unknown_version_is_refused() -> None:
         Credentials(ClientConfig(server="x", exec_plugin=ExecPlugin("p", api_version="v9")), SystemClock())
 
 
+async def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_system(
+    ca: CA, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_bytes(b"")
+    config = ClientConfig(server="https://api", ca=Source(file=str(file)))
+    with pytest.raises(OSError, match=f"{file}: not a CA bundle: it is empty"):
+        make_tls(config)
+    credentials = Credentials(config, SystemClock())
+    with pytest.raises(OSError, match="it is empty"):
+        await credentials.identity()
+    file.write_bytes(ca.pem)
+    good = await credentials.identity()
+    file.write_bytes(b"")
+    credentials.changed()
+    assert await credentials.identity() == good
+
+
 def test_tls_contexts_speak_http_1_only() -> None:
 
     assert isinstance(client_context(Source()), ssl.SSLContext)

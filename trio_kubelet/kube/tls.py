@@ -26,9 +26,14 @@ def make_tls(config: ClientConfig, credential: ExecCredential | None = None) -> 
 
 
 def client_context(ca: Source) -> ssl.SSLContext:
-    """A verifying context; without `ca` the system's authorities count. Raises OSError. Blocking."""
+    """A verifying context; without `ca` the system's authorities count, but not in place of an empty file.
+    Raises OSError. Blocking.
+    """
+    data = ca.read()
+    if ca and not data:
+        raise OSError(f"{ca.file}: not a CA bundle: it is empty")
     try:
-        context = ssl.create_default_context(cadata=ca.read().decode("latin-1") if ca else None)
+        context = ssl.create_default_context(cadata=data.decode("latin-1") if ca else None)
     except ssl.SSLError as exc:
         raise OSError(f"{ca.file or 'certificate authority data'}: not a CA bundle: {exc.reason}") from exc
     verify_as_go(context)
