@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.pods import container, pod, seen, sidecar, status
+from tests.runtime.pods import container, pod, sandbox, seen, sidecar, status
 from trio_kubelet.api import v1
 from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
@@ -69,6 +69,27 @@ def test_init_containers(
     assert actions.init_containers_to_start == starts
     assert actions.containers_to_start == regular
     assert actions.kill_pod is kill
+
+
+@pytest.mark.parametrize(
+    ("containers", "starts"),
+    [
+        ((seen("i", "exited", 0, pod_sandbox_id="new"), seen("web", "created", pod_sandbox_id="old")), [1]),
+        ((seen("web", "created", pod_sandbox_id="old"),), [0]),
+        ((seen("i", "exited", 1, pod_sandbox_id="new"), seen("j", "exited", 0, pod_sandbox_id="old")), [0]),
+        ((seen("j", "exited", 0, pod_sandbox_id="old"),), [0]),
+    ],
+    ids=[
+        "a regular one that was never started",
+        "it alone",
+        "an init container that could not be removed",
+        "it alone, for the first was not made",
+    ],
+)
+def test_what_an_earlier_sandbox_left_is_no_initialization(containers: Any, starts: list[int]) -> None:
+    boxes = (sandbox("new", attempt=1), sandbox("old", ready=False))
+    actions = decide(pod(init=TWO), status(*containers, sandboxes=boxes))
+    assert (actions.init_containers_to_start, actions.containers_to_start) == (starts, [])
 
 
 @pytest.mark.parametrize(

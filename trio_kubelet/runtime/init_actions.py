@@ -3,6 +3,9 @@
 The list is walked from its end: dead init containers may have been removed from the runtime at any
 time, so the last one that has left a trace says how far initialization got. Everything before it
 has ended well; of those only the sidecars (restartable init containers) matter any more.
+
+Traces of an earlier sandbox say nothing of this one. Kubelet v1.36 takes them for its own, and so leaves out
+init containers after a reboot (kubernetes/kubernetes 137710, 140309).
 """
 
 from __future__ import annotations
@@ -76,18 +79,19 @@ class _Walk:
         self.resize = resize
         self.actions = actions
         self.containers = pod.spec.init_containers or []
+        self._earlier = {sandbox.id for sandbox in status.sandboxes[1:]}
         # A regular container that exists proves initialization; one that has exited may be of an earlier
         # sandbox.
         self.initialized = any(
             found is not None and found.state in (ContainerState.CREATED, ContainerState.RUNNING)
-            for found in (status.container_status(container.name) for container in pod.spec.containers or ())
+            for found in (self._found(container.name) for container in pod.spec.containers or ())
         )
         self.passed = self.initialized
 
     def step(self, index: int) -> bool:
         """Looks at one container; False when initialization has failed for good."""
         container = self.containers[index]
-        found = self.status.container_status(container.name)
+        found = self._found(container.name)
         if found is None:
             # A sidecar whose remains were removed still has to run.
             if self.passed and is_sidecar(container):
@@ -109,6 +113,13 @@ class _Walk:
             return False
         self.passed = True
         return True
+
+    def _found(self, name: str) -> ContainerStatus | None:
+        """The newest container of that name; none if it is what an earlier sandbox left."""
+        newest = self.status.container_status(name)
+        if newest is None or newest.state is ContainerState.RUNNING:
+            return newest
+        return None if newest.pod_sandbox_id in self._earlier else newest
 
     def _start(self, index: int) -> None:
         self.actions.init_containers_to_start.append(index)
