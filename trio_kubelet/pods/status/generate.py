@@ -31,8 +31,6 @@ from trio_kubelet.pods.status.resources import pod_level_status, pod_requests
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
-RESTART_MARGIN_NS = 10_000_000_000
-"""A container that ran this long before the agent started was there before it and keeps its readiness."""
 
 
 class StatusInputs(StatusContext, frozen=True, kw_only=True):
@@ -225,16 +223,12 @@ def _ready(
     verdict = probes.readiness.get(_bare_id(status))
     if verdict is not None:
         return verdict is ProbeResult.SUCCESS
-    # Not probed yet. A container that ran before the agent started keeps the readiness its pod had, so
-    # that a restart of the agent takes nobody out of service.
+    # Not probed yet. A container that was shown as ready before the agent started stays so, so that a restart
+    # of the agent takes nobody out of service. One that has taken its place since is not: what the API server
+    # has heard last may be older (kubernetes/kubernetes 141473).
     before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
     if not probes.kept_before_ns or before is None or before.status != "True":
         return False
-    running = status.state.running
-    began = parse_rfc3339(running.started_at) if running is not None and running.started_at else 0
-    if 0 < began < probes.kept_before_ns - RESTART_MARGIN_NS:
-        return True
-    # A younger one may be of this agent, unless its own status is older.
     return any(_was_ready(status.container_id, shown) for shown in (pod.status, old))
 
 
