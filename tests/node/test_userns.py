@@ -93,6 +93,11 @@ def test_any_free_part_is_taken() -> None:
         free_part(range(4 * UNIT, 8 * UNIT, UNIT), ids)
 
 
+def test_the_range_up_to_the_last_id_of_all_is_given_to_nobody() -> None:
+    """kubernetes 139916: Linux maps no range that ends there, so its pod never starts."""
+    assert free_part((), every_id(), lambda parts: parts - 1) == UNIT
+
+
 def ranges(root: Path, ids: IDRange | None = None) -> UserNamespaceRanges:
     handler = RuntimeHandler(user_namespaces=True)
     return UserNamespaceRanges(str(root), lambda: {"": handler}, ids)

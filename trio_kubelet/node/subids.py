@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 DEFAULT_IDS_PER_POD = 65536
 _UNIT = 65536
-_ALL_IDS = 2**32
+ALL_IDS = 2**32
 _USER = "kubelet"
 _SECONDS = 20.0
 
@@ -36,7 +36,7 @@ class IDRange(msgspec.Struct, frozen=True):
 
 def every_id(per_pod: int = DEFAULT_IDS_PER_POD) -> IDRange:
     """All ids but the first part."""
-    return IDRange(per_pod, _ALL_IDS - per_pod, per_pod)
+    return IDRange(per_pod, ALL_IDS - per_pod, per_pod)
 
 
 def parse_getsubids(text: str) -> tuple[int, int]:
@@ -49,7 +49,7 @@ def parse_getsubids(text: str) -> tuple[int, int]:
     words = lines[0].split()
     if len(words) != 4:
         raise ValueError(f'invalid line "{text}"')
-    if not all(word.isdecimal() and int(word) < _ALL_IDS for word in words[2:]):
+    if not all(word.isdecimal() and int(word) < ALL_IDS for word in words[2:]):
         raise ValueError(f'error parsing line "{text}": not two ids')
     return int(words[2]), int(words[3])
 

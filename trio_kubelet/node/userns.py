@@ -16,7 +16,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.node.subids import IDRange, every_id
+from trio_kubelet.node.subids import ALL_IDS, IDRange, every_id
 from trio_kubelet.podinfo.context import RuntimeHandler
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
@@ -41,12 +41,15 @@ class _Record(msgspec.Struct):
 def free_part(used: Collection[int], ids: IDRange, pick: Callable[[int], int] = random.randrange) -> int:
     """The first id of a part that no pod has, any of them: one that was given back is not soon given again,
     while files with its ids may be left somewhere. `pick` chooses where to begin looking. Raises ConfigError.
+
+    Not the part that ends with the last id of all, which means nobody: Linux maps no range up to it. Kubelet
+    v1.36 gives it out, and its pod never starts (kubernetes/kubernetes 139916).
     """
     parts = ids.length // ids.per_pod
     begin = pick(parts)
     for number in range(parts):
         first = ids.first + (begin + number) % parts * ids.per_pod
-        if first not in used:
+        if first not in used and first + ids.per_pod < ALL_IDS:
             return first
     raise ConfigError("create user namespace: could not find an empty slot to allocate a user namespace")
 
