@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -321,6 +322,26 @@ def test_sub_path_is_bound_anew_when_it_became_another_file(root: Path) -> None:
     file.write_text("new")
     bind_sub_path(part)
     assert Path(part.target).read_text() == "new"
+
+
+@needs_root
+def test_sub_path_is_bound_anew_when_it_shows_nothing_any_more(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubernetes 138856: a directory of a server that was made anew leaves a mount that says ESTALE."""
+    part, real = _sub_path(root, "part"), os.stat
+    bind_sub_path(part)
+
+    def stat_of(path: Any, **more: Any) -> os.stat_result:
+        if path == part.target and mount_at(part.target) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return real(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat_of)
+        bind_sub_path(part)
+    assert os.path.samefile(part.target, Path(part.volume_path, "part"))
+    assert len(mounts_below(part.target)) == 1
 
 
 @needs_root

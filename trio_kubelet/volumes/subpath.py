@@ -103,11 +103,21 @@ def _make_inside(volume: str, wanted: str) -> None:
         os.close(current)
 
 
+def _shows(target: str, source: os.stat_result) -> bool:
+    """Whether a mount shows just that. One that shows nothing any more (ESTALE: the directory was made anew
+    on its server) does not; with a kubelet its containers never start again (kubernetes/kubernetes 138856).
+    """
+    try:
+        there = os.stat(target)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)
+
+
 def _bind(descriptor: int, target: str) -> None:
     source = os.fstat(descriptor)
     if is_mount_point(target):  # a container may have thousands: the list of mounts is not read for each
-        there = os.stat(target)
-        if (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino):
+        if _shows(target, source):
             return
         unmount(target)
     make_dirs(os.path.dirname(target))
