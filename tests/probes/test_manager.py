@@ -346,6 +346,23 @@ async def test_the_initial_delay_counts_from_the_start_of_the_container(autojump
         assert world.runs
 
 
+async def test_a_clock_that_was_set_back_holds_up_no_probe(autojump_clock: Clock) -> None:
+    """kubernetes 58853, 123898: not probed before the clock was there again."""
+    world = World()
+    before, after = world.pod("b", readiness=probe()), world.pod("a", readiness=probe(delay=7))
+    async with world.running():
+        world.manager.add_pod(before)
+        world.show(before, "old")
+        await trio.sleep(5)
+        world.show(before, "old", age=-3600)
+        world.manager.add_pod(after)
+        world.show(after, "new", age=-3600)
+        await trio.sleep(6)
+        assert {run[1] for run in world.runs if run[0] > 5} == {"old"}
+        await trio.sleep(2)
+    assert "new" in {run[1] for run in world.runs}
+
+
 @pytest.mark.parametrize("kind", ["liveness", "startup"])
 async def test_a_program_has_until_the_first_turn_to_come_up(autojump_clock: Clock, kind: str) -> None:
     """Turns are whole periods since the pod was first seen, also for a container that is made later."""

@@ -72,6 +72,13 @@ def test_the_delay_counts_from_the_event() -> None:
     assert not back_off.waits_since_event("c", 5 * S, 15 * S)
 
 
+def test_nothing_waits_for_a_clock_that_was_set_back() -> None:
+    back_off = crash_loop_back_off(300)
+    back_off.next("c", 3600 * S, 3600 * S)
+    assert not back_off.waits_since_event("c", 3605 * S, 10 * S)
+    assert not back_off.waits_since_update("c", 10 * S)
+
+
 def test_a_container_that_ran_for_ten_minutes_starts_anew() -> None:
     back_off = crash_loop_back_off(300)
     for _ in range(5):

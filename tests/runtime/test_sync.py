@@ -601,3 +601,20 @@ async def test_the_end_of_the_log_stands_in_for_a_message(tmp_path: Path, autoju
         newest = (await here.status(pod(talker))).container_status("web")
         assert newest is not None
         assert newest.message == "one\ntwo\n"
+
+
+async def test_a_clock_that_is_set_back_makes_no_second_container(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """kubernetes 45942, 134153: the dead one of before stayed the newest, its successor was not seen."""
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod())
+        await here.cri.stop_container(here.container("web").id, 0)
+        here.clock.set_back(3600)
+        for _ in range(3):
+            await here.sync_ok(pod())
+            await trio.sleep(70)
+        assert here.running() == ["web"]
+        newest = (await here.status(pod())).container_status("web")
+        assert newest is not None
+        assert newest.state is ContainerState.RUNNING

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.plan import pod_cgroup_limits
-from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.net.http import HTTPRequest
 from trio_kubelet.observed.types import PodStatus
@@ -175,6 +175,20 @@ class Limits:
         return sandbox_update(pod, amounts, NODE)
 
 
+class WallClock(TrioClock):
+    """A clock that somebody may set."""
+
+    def __init__(self) -> None:
+        super().__init__(EPOCH_NS)
+        self._back_ns = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() - self._back_ns
+
+    def set_back(self, seconds: int) -> None:
+        self._back_ns += seconds * NANOSECONDS
+
+
 class HTTP:
     """Answers HTTP hooks; a URL in `failures` is not answered, one that `hangs` is waited for in vain."""
 
@@ -200,7 +214,7 @@ class World:
         self.links = directory / "containers"
         self.messages = directory / "messages"
         self.messages.mkdir(parents=True)
-        self.clock = TrioClock(EPOCH_NS)
+        self.clock = WallClock()
         self.faults = Faults()
         self.events = Events()
         self.registry = CollectorRegistry(auto_describe=False)

@@ -107,10 +107,15 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def container_status(self, name: str) -> ContainerStatus | None:
         """The newest container of that name (kubelet: `FindContainerStatusByName`)."""
-        return max(self.containers_named(name), key=lambda status: status.created_at_ns, default=None)
+        return next(iter(self.containers_named(name)), None)
 
     def containers_named(self, name: str) -> Sequence[ContainerStatus]:
-        """All containers of that name, in the order of `containers`."""
+        """All containers of that name, the newest first: by how often it was restarted, for clocks are set
+        back.
+
+        By moments, as with a kubelet, a dead one from before would be the newest until the clock is there
+        again, and be restarted time and again beside its successors (kubernetes/kubernetes 45942, 134153).
+        """
         return self._by_name.get(name, ())
 
     @cached_property
@@ -119,6 +124,8 @@ class PodStatus(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         found: dict[str, list[ContainerStatus]] = {}
         for status in self.containers:
             found.setdefault(status.name, []).append(status)
+        for of_one in found.values():
+            of_one.sort(key=lambda status: (-status.restart_count, -status.created_at_ns))
         return found
 
     def running(self) -> tuple[ContainerStatus, ...]:

@@ -93,11 +93,17 @@ def on_due(
     elif pod_deleted and kind is not ProbeKind.READINESS:
         results.append((view.container_id, ProbeResult.SUCCESS))  # a quiet end
         action = Action.STOP
-    elif now_ns >= view.started_at_ns + probe.initial_delay_seconds * NANOSECONDS and view.started is not (
-        kind is ProbeKind.STARTUP
-    ):
+    elif not _is_early(probe, view, now_ns) and view.started is not (kind is ProbeKind.STARTUP):
         action = Action.RUN
     return ProbeDecision(state=state, action=action, results=tuple(results))
+
+
+def _is_early(probe: v1.Probe, view: ProbedContainer, now_ns: int) -> bool:
+    """Whether the delay before the first probe has not passed. Of a container that started later than now, as
+    the clock was set back, it has: a kubelet probes it when the clock is there again (kubernetes/kubernetes
+    58853, 123898).
+    """
+    return view.started_at_ns <= now_ns < view.started_at_ns + probe.initial_delay_seconds * NANOSECONDS
 
 
 def first_result(kind: ProbeKind, view: ProbedContainer, kept_before_ns: int) -> ProbeResult | None:

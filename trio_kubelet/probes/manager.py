@@ -438,7 +438,7 @@ class ProbeManager:
             due = adopted_due(offset, worker.period, now, self._taken, self._rate)
         elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
             age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
-            due = now + max(0.0, worker.probe.initial_delay_seconds - age)
+            due = now + max(0.0, worker.probe.initial_delay_seconds - max(0.0, age))
             if worker.key.kind is not ProbeKind.READINESS:
                 turn = first_due(worker.added, worker.period, due)
                 worker.first_turn = next_due(turn - worker.period, worker.period, now, self._taken)

@@ -76,12 +76,12 @@ class BackOff:
     def waits_since_event(self, key: str, event_ns: int, now_ns: int) -> bool:
         """Whether less than the delay has passed since the event (end of a container)."""
         entry = self._entries.get(key)
-        return entry is not None and not self._is_over(entry, event_ns) and now_ns - event_ns < entry.delay
+        return entry is not None and not self._is_over(entry, event_ns) and _waits(entry, event_ns, now_ns)
 
     def waits_since_update(self, key: str, now_ns: int) -> bool:
         """Whether less than the delay has passed since the delay was set (failed pull)."""
         entry = self._entries.get(key)
-        return entry is not None and not self._is_over(entry, now_ns) and now_ns - entry.updated < entry.delay
+        return entry is not None and not self._is_over(entry, now_ns) and _waits(entry, entry.updated, now_ns)
 
     def ends_at_ns(self, key: str) -> int:
         """When the delay since the last update ends; 0 for an unknown key."""
@@ -97,6 +97,11 @@ class BackOff:
 
     def _is_over(self, entry: _Entry, event_ns: int) -> bool:
         return event_ns - entry.updated > self._reset_after
+
+
+def _waits(entry: _Entry, since_ns: int, now_ns: int) -> bool:
+    """Whether the delay has not passed. Where it began later than now, as the clock was set back, it has."""
+    return 0 <= now_ns - since_ns < entry.delay
 
 
 def crash_loop_back_off(maximum: float = CRASH_LOOP_MAX, initial: float = CRASH_LOOP_INITIAL) -> BackOff:

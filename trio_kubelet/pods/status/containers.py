@@ -186,17 +186,11 @@ class _Conversion:
 
     def _seen(self) -> None:
         """The two newest containers of each name become state and last state."""
-        count: dict[str, int] = {}
-        for status in sorted(self._observed.containers, key=lambda status: -status.created_at_ns):
-            name = status.name
-            if name not in self._statuses or count.get(name, 0) >= 2:
-                continue
-            converted = self._convert(status)
-            if name in count:
-                self._statuses[name] = replace(self._statuses[name], last_state=converted.state)
-            else:
-                self._statuses[name] = converted
-            count[name] = count.get(name, 0) + 1
+        for name in self._by_name:
+            two = [self._convert(each) for each in self._observed.containers_named(name)[:2]]
+            if two:
+                last = two[1].state if len(two) > 1 else two[0].last_state
+                self._statuses[name] = replace(two[0], last_state=last)
 
     def _convert(self, seen: ContainerStatus) -> v1.ContainerStatus:
         old = self._old.get(seen.name)
