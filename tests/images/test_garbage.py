@@ -44,6 +44,8 @@ class Runtime:
         self.refusing: set[str] = set()
         self.lying: set[str] = set()
         self.away = False
+        self.slow = 0.0  # seconds that removing one takes
+        self.removing = trio.Event()
         self.config = "{}"  # as the verbose status tells it
 
     async def status(self, verbose: bool = False) -> cri.StatusResponse:
@@ -61,7 +63,8 @@ class Runtime:
         return cri.ImageStatusResponse(image=self.images.get(image.image))
 
     async def remove_image(self, image: cri.ImageSpec) -> None:
-        await trio.lowlevel.checkpoint()
+        self.removing.set()
+        await trio.sleep(self.slow)
         if image.image in self.refusing:
             raise Unknown("device or resource busy")
         del self.images[image.image]
@@ -161,6 +164,22 @@ async def test_the_image_of_sandboxes_stays_though_the_runtime_does_not_pin_it(
     await trio.sleep(121)
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"short"}
+
+
+@pytest.mark.parametrize(
+    "policy", [ImagePolicy(high=85, low=10, min_age=120.0), ImagePolicy(high=100, low=80, max_age=300.0)]
+)
+async def test_an_image_that_comes_into_use_while_others_are_removed_stays(
+    policy: ImagePolicy, autojump_clock: Clock
+) -> None:
+    """kubernetes 123631: a pod that started meanwhile lost its image."""
+    world = World(Runtime(a=300, b=300, c=300), policy)
+    world.runtime.slow = 60.0
+    async with world.running():
+        await world.runtime.removing.wait()
+        world.runtime.containers = [cri.Container(id="1", image_ref="b")]
+        await trio.sleep(1000)
+    assert set(world.runtime.images) == {"b"}
 
 
 async def test_a_container_may_name_its_image_by_a_digest(autojump_clock: Clock) -> None:

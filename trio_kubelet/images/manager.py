@@ -147,14 +147,23 @@ class ImageGarbage:
         """Brings the records up to date; what could be removed, in order. Raises CRIError, TooSlowError."""
         with trio.fail_after(TIMEOUT):
             found = [_found(image) for image in await self._images.list_images()]
-            containers = await self._runtime.list_containers()
-            in_use = {container.image_id or container.image_ref for container in containers}
-            in_use |= {container.image_ref for container in containers}
+            in_use = await self._of_containers()
             in_use |= await self._named(found, self._volumes() | await self._sandboxes(found))
-        # A runtime may say which image it is by any of its names.
-        in_use = {image.id for image in found if image.id in in_use or in_use.intersection(image.names)}
+        in_use = {image.id for image in found if _is_any_of(image, in_use)}
         self._records = recorded(self._records, found, in_use, trio.current_time())
         return removable(self._records, in_use)
+
+    async def _of_containers(self) -> set[str]:
+        """Images of containers, as the runtime says it. Raises CRIError."""
+        containers = await self._runtime.list_containers()
+        return {name for each in containers for name in (each.image_id or each.image_ref, each.image_ref)}
+
+    async def _has_come_into_use(self, record: ImageRecord) -> bool:
+        """Whether a container has got the image since the last look: others may have taken minutes to remove.
+        A kubelet removes it (kubernetes/kubernetes 123631). Raises CRIError, TooSlowError.
+        """
+        with trio.fail_after(TIMEOUT):
+            return _is_any_of(record.image, await self._of_containers())
 
     def _volumes(self) -> set[str]:
         """Images that pods have as volumes, as these name them."""
@@ -185,7 +194,11 @@ class ImageGarbage:
 
     async def _free_old(self, order: list[ImageRecord]) -> list[ImageRecord]:
         old = too_old(order, self._policy, trio.current_time(), self._began)
-        failures = [text for each in old if (text := await self._remove(each, AGE))]
+        failures = [
+            text
+            for each in old
+            if not await self._has_come_into_use(each) and (text := await self._remove(each, AGE))
+        ]
         if failures:
             age = format_duration(self._policy.max_age)
             raise ImageGCError(
@@ -198,7 +211,7 @@ class ImageGarbage:
         """Removes images until so many bytes are freed (None: all of them). Raises ImageGCError."""
         freed, failures, now = 0, [], trio.current_time()
         for each in order:
-            if is_young(each, self._policy, now):
+            if is_young(each, self._policy, now) or await self._has_come_into_use(each):
                 continue
             if failure := await self._remove(each, SPACE):
                 failures.append(failure)
@@ -234,6 +247,11 @@ class ImageGarbage:
                 return (await self._images.image_status(spec)).HasField("image")
         except (CRIError, trio.TooSlowError):
             return True
+
+
+def _is_any_of(image: FoundImage, named: set[str]) -> bool:
+    """Whether it is named: a runtime may say which image it is by any of its names."""
+    return image.id in named or not named.isdisjoint(image.names)
 
 
 def _found(image: cri.Image) -> FoundImage:
