@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -50,6 +52,30 @@ async def test_it_says_so_and_has_the_metrics_of_a_way_into_a_cluster(tmp_path: 
     for family in ALWAYS_THERE:
         assert any(line.startswith(f"# TYPE {family} ") for line in lines), family
     assert 'kubernetes_feature_enabled{name="EventedPLEG",stage="ALPHA"} 1' in lines
+
+
+async def test_after_a_reload_scrapers_are_told_that_counters_began_anew(tmp_path: Path) -> None:
+    async with simulated_node("reloaded", tmp_path) as (command, ports):
+        log = tmp_path / "agent.log"
+        with log.open("wb") as out:
+            process = await trio.lowlevel.open_process(command, stdout=out, stderr=out)
+
+        async def began(after: int = 0) -> int:
+            assert process.poll() is None, log.read_text()[-3000:]
+            async with httpx.AsyncClient(trust_env=False) as client:
+                answer = await client.get(f"http://127.0.0.1:{ports.read_only}/metrics")
+            found = int(answer.headers["Process-Start-Time-Unix"])
+            return found if found > after else 0
+
+        try:
+            first = await wait_until(began, 60, "the first agent's moment")
+            await trio.sleep(1)  # the header has whole seconds
+            process.send_signal(signal.SIGHUP)
+            await wait_until(partial(began, first), 60, "the next one's moment")
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
 
 
 async def test_an_agent_makes_way_for_the_next_one_with_its_lock_file(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 NANOSECONDS = 1_000_000_000
+BEGAN_NS: Final = time.time_ns()
+"""When this program, and so all that it counts, began: after SIGHUP later than its process."""
 
 
 class Clock(Protocol):

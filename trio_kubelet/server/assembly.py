@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api.v1 import Node
 from trio_kubelet.base import Base
+from trio_kubelet.common.clock import BEGAN_NS
 from trio_kubelet.common.log import set_verbosity
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.flag_texts import flag_texts
@@ -100,8 +101,8 @@ class Endpoints:
         from_cri = self._gates.enabled("PodAndContainerStatsFromCRI")
         provider.labels("cri" if from_cri else "cadvisor").set(1)
         return ServerPages(
-            read_only=self._read_only(health, began_ns),
-            node=self._node_handlers(began_ns),
+            read_only=self._read_only(health),
+            node=self._node_handlers(),
             checks=self._agent.health_checks(),
         )
 
@@ -121,10 +122,10 @@ class Endpoints:
             router.handle(ROOT, self._page)
         return router
 
-    def _read_only(self, health: HealthMetrics, began_ns: int) -> ReadOnlyHandlers:
+    def _read_only(self, health: HealthMetrics) -> ReadOnlyHandlers:
         agent = self._agent
         stats = stats_handlers(self._stats)
-        metrics = partial(with_start_time, began_ns=began_ns)
+        metrics = partial(with_start_time, began_ns=BEGAN_NS)
         return ReadOnlyHandlers(
             pods=pod_list(agent.room.pods_with_status),
             stats_summary=stats.summary,
@@ -135,7 +136,7 @@ class Endpoints:
             metrics_slis=metrics(health.page),
         )
 
-    def _node_handlers(self, began_ns: int) -> NodeHandlers:
+    def _node_handlers(self) -> NodeHandlers:
         agent, config, gates, room = self._agent, self._config, self._gates, self._agent.room
         idle = config.streaming_connection_idle_timeout
         streaming = Streaming(
@@ -180,7 +181,7 @@ class Endpoints:
             if gates.enabled("ComponentFlagz")
             else None,
             statusz=(
-                partial(statusz, self._clock, KUBELET_VERSION, began_ns)
+                partial(statusz, self._clock, KUBELET_VERSION, BEGAN_NS)
                 if gates.enabled("ComponentStatusz")
                 else None
             ),
