@@ -318,6 +318,8 @@ def test_a_restart_of_the_agent_takes_no_ready_pod_out_of_service() -> None:
     assert flags(probe_pod(**was_other), passed, v1.PodStatus(**was_other)) == (True, False)
     passed = replace(restarted, startup={"c100": ProbeResult.SUCCESS})  # nor does it long before the agent
     assert flags(probe_pod(**was_other), passed, v1.PodStatus(**was_other)) == (True, False)
+    untold = {"conditions": was_ready["conditions"]}  # by whom nothing is known of containers
+    assert flags(probe_pod(**untold), passed, v1.PodStatus(**untold)) == (True, True)
     forgetful = ProbeView(active=True)  # ChangeContainerStatusOnKubeletRestart
     assert flags(probe_pod(**was_ready), forgetful, v1.PodStatus(**was_ready)) == (False, False)
 

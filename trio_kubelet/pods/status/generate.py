@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec.structs import replace
@@ -31,6 +31,8 @@ from trio_kubelet.pods.status.resources import pod_level_status, pod_requests
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+RESTART_MARGIN_NS = 10_000_000_000
+"""A container that ran this long before the agent started was there before it and keeps its readiness."""
 
 
 class StatusInputs(StatusContext, frozen=True, kw_only=True):
@@ -223,18 +225,27 @@ def _ready(
     verdict = probes.readiness.get(_bare_id(status))
     if verdict is not None:
         return verdict is ProbeResult.SUCCESS
-    # Not probed yet. A container that was shown as ready before the agent started stays so, so that a restart
-    # of the agent takes nobody out of service. One that has taken its place since is not: what the API server
-    # has heard last may be older (kubernetes/kubernetes 141473).
+    # Not probed yet. A container that ran before the agent started keeps the readiness its pod had, so that a
+    # restart of the agent takes nobody out of service. One that has taken the place of what the API server
+    # has heard of does not (kubernetes/kubernetes 141473).
     before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
     if not probes.kept_before_ns or before is None or before.status != "True":
         return False
-    return any(_was_ready(status.container_id, shown) for shown in (pod.status, old))
+    heard = [each for shown in (pod.status, old) for each in _named(status.name, shown)]
+    itself = [each for each in heard if each.container_id == status.container_id]
+    if heard and not itself:
+        return False
+    running = status.state.running
+    began = parse_rfc3339(running.started_at) if running is not None and running.started_at else 0
+    # A younger one may be of this agent, unless its own status is older.
+    return 0 < began < probes.kept_before_ns - RESTART_MARGIN_NS or any(each.ready for each in itself)
 
 
-def _was_ready(container_id: str, shown: v1.PodStatus) -> bool:
-    statuses = (*(shown.init_container_statuses or ()), *(shown.container_statuses or ()))
-    return any(each.ready and each.container_id == container_id for each in statuses)
+def _named(name: str, shown: v1.PodStatus) -> Iterator[v1.ContainerStatus]:
+    """What was shown of a container that had an id."""
+    for each in (*(shown.init_container_statuses or ()), *(shown.container_statuses or ())):
+        if each.name == name and each.container_id:
+            yield each
 
 
 def _bare_id(status: v1.ContainerStatus) -> str:
