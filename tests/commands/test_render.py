@@ -223,6 +223,7 @@ def test_a_container_is_described_as_kubectl_does() -> None:
                 {"mountPath": "/z", "name": "scratch", "subPath": "a"},
                 {"mountPath": "/a", "name": "scratch", "readOnly": True},
             ],
+            "volumeDevices": [{"devicePath": "/dev/z", "name": "d"}, {"devicePath": "/dev/a", "name": "e"}],
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         },
     )
@@ -273,6 +274,9 @@ def test_a_container_is_described_as_kubectl_does() -> None:
     Mounts:
       /a from scratch (ro)
       /z from scratch (rw,path="a")
+    Devices:
+      /dev/a from e
+      /dev/z from d
 """
     )
 

@@ -122,7 +122,12 @@ def _container(pod: Json, container: Json, status: Json) -> list[str]:
         ("Mounts", _below_or_none(map(_mount, container.get("volumeMounts") or []))),
         (
             "Devices",
-            Below([f"{d['devicePath']} from {d['name']}" for d in container.get("volumeDevices") or ()]),
+            Below(
+                [
+                    f"{d['devicePath']} from {d['name']}"
+                    for d in _by(container.get("volumeDevices"), "devicePath")
+                ]
+            ),
         ),
     ]
     return [f"  {container['name']}:", *indented(indented(fields(found)))]
