@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.common.test_programs import running
 from tests.kube.apiserver import APIServer, User, serving
-from tests.kube.certs import CA, new_key
+from tests.kube.certs import CA, key_pem, new_key
 from tests.kube.test_network import create_event, following, used_websocket
 from tests.kube.test_reflector import eventually
 from trio_kubelet.api import v1
@@ -265,6 +265,9 @@ async def test_an_exec_plugin_with_words_that_no_program_can_have(tmp_path: Path
         )
 
 
+BROKEN = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
+
 def test_an_encrypted_key_is_an_error_not_a_question(ca: CA, tmp_path: Path) -> None:
 
     certificate, _ = ca.pair("n")
@@ -292,16 +295,37 @@ async def test_an_empty_file_of_authorities_does_not_stand_for_those_of_the_syst
     file = tmp_path / "ca.crt"
     file.write_bytes(b"")
     config = ClientConfig(server="https://api", ca=Source(file=str(file)))
-    with pytest.raises(OSError, match=f"{file}: not a CA bundle: it is empty"):
+    with pytest.raises(OSError, match=f"{file}: has no certificate of an authority"):
         make_tls(config)
     credentials = Credentials(config, SystemClock())
-    with pytest.raises(OSError, match="it is empty"):
+    with pytest.raises(OSError, match="no certificate"):
         await credentials.identity()
     file.write_bytes(ca.pem)
     good = await credentials.identity()
     file.write_bytes(b"")
     credentials.changed()
     assert await credentials.identity() == good
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("# Főtanúsítvány\n", "# es folgt nichts\n"),
+        (BROKEN, ""),
+        ("", BROKEN),
+        (key_pem(new_key()).decode(), "\0"),
+    ],
+)
+def test_authorities_are_found_among_other_things(before: str, behind: str) -> None:
+    text = before.encode() + CA("mine").pem + behind.encode()
+    [found] = client_context(Source(data=text)).get_ca_certs()
+    assert "mine" in str(found["subject"])
+
+
+@pytest.mark.parametrize("text", ["garbage", BROKEN, key_pem(new_key()).decode()])
+def test_what_holds_no_authority_is_refused(text: str) -> None:
+    with pytest.raises(OSError, match="certificate authority data: has no certificate of an authority"):
+        client_context(Source(data=text.encode()))
 
 
 def test_tls_contexts_speak_http_1_only() -> None:

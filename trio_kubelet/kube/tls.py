@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
+from contextlib import suppress
 
+from trio_kubelet.kube.certificates.files import pem_contents
 from trio_kubelet.kube.exec_plugin import ExecCredential
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 
@@ -29,16 +31,27 @@ def client_context(ca: Source) -> ssl.SSLContext:
     """A verifying context; without `ca` the system's authorities count, but not in place of an empty file.
     Raises OSError. Blocking.
     """
-    data = ca.read()
-    if ca and not data:
-        raise OSError(f"{ca.file}: not a CA bundle: it is empty")
-    try:
-        context = ssl.create_default_context(cadata=data.decode("latin-1") if ca else None)
-    except ssl.SSLError as exc:
-        raise OSError(f"{ca.file or 'certificate authority data'}: not a CA bundle: {exc.reason}") from exc
+    if ca:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _trust(context, ca)
+    else:
+        context = ssl.create_default_context()
     verify_as_go(context)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def _trust(context: ssl.SSLContext, ca: Source) -> None:
+    """As Go's `AppendCertsFromPEM`: what stands between the certificates, and those that cannot be read, are
+    passed over.
+    """
+    trusted = False
+    for content in pem_contents(ca.read()):
+        with suppress(ssl.SSLError):
+            context.load_verify_locations(cadata=content)
+            trusted = True
+    if not trusted:
+        raise OSError(f"{ca.file or 'certificate authority data'}: has no certificate of an authority")
 
 
 def verify_as_go(context: ssl.SSLContext) -> None:
