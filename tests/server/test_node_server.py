@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
+import re
 import ssl
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import trio
 
 from tests.kube.certs import CA
 from tests.server.node import NODE, Node, read_all
+from trio_kubelet.common import log as logging
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.config.types import (
     Authentication,
@@ -339,6 +342,27 @@ async def test_head_has_no_body_and_ends(tmp_path: Path) -> None:
         shown = (await client.get("/metrics")).text
     inflight = [line for line in shown.splitlines() if line.startswith("kubelet_http_inflight_requests{")]
     assert {line.rpartition(" ")[2] for line in inflight if 'method="HEAD"' in line} == {"0"}
+
+
+@pytest.mark.parametrize("verbosity", [2, 3])
+async def test_requests_are_in_the_log_from_verbosity_3_on(tmp_path: Path, verbosity: int) -> None:
+    """As the kubelet's, whose operators look there for who asks for what."""
+    node, said = Node(tmp_path), io.StringIO()
+    logging.configure(stream=said, verbosity=verbosity)
+    try:
+        async with node.serving(), node.client("good") as client:
+            await client.get("/pods?x=1")
+            await client.get("/none")
+        logging.flush()
+    finally:
+        logging.configure()
+    lines = [line.partition("] ")[2] for line in said.getvalue().splitlines() if '"HTTP"' in line]
+    assert len(lines) == (2 if verbosity == 3 else 0)
+    for line, (uri, status) in zip(lines, (("/pods?x=1", 200), ("/none", 404)), strict=False):
+        shown = (
+            f'"HTTP" verb="GET" URI="{re.escape(uri)}" latency="[0-9.]+[mµ]?s" userAgent="python-httpx/.+"'
+        )
+        assert re.fullmatch(rf'{shown} srcIP="127\.0\.0\.1:\d+" resp={status}', line), line
 
 
 async def test_the_read_only_port_shows_its_part_to_everybody(tmp_path: Path) -> None:

@@ -7,13 +7,19 @@ that strangers cannot make the number of series grow.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from http import HTTPStatus
 from typing import NamedTuple
 
 import trio
 from prometheus_client import CollectorRegistry
 
+from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, until_sent
+
+_log = get_logger(__name__)
 
 LABELS = ("method", "path", "server_type", "long_running")
 METHODS = {"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"}
@@ -87,28 +93,50 @@ def labels_of(method: str, path: str, server_type: str, buckets: Iterable[str]) 
 
 
 def measured(handler: Handler, metrics: HTTPMetrics, server_type: str, buckets: frozenset[str]) -> Handler:
-    """`handler`, counted; a request lasts until its answer is sent or its connection handed back."""
+    """`handler`, counted, and told of in the log; a request lasts until its answer is sent or its connection
+    handed back.
+    """
 
     async def handle(request: Request) -> Response | Hijack:
-        timer = _Timer(metrics, labels_of(request.method, request.path, server_type, buckets))
+        timer = _Timer(metrics, labels_of(request.method, request.path, server_type, buckets), request)
         try:
             answer = await handler(request)
         except BaseException:
-            timer.stop()
+            timer.stop(None)
             raise
-        return until_sent(answer, timer.stop)
+        return until_sent(answer, partial(timer.stop, answer))
 
     return handle
 
 
 class _Timer:
-    def __init__(self, metrics: HTTPMetrics, labels: Labels) -> None:
+    def __init__(self, metrics: HTTPMetrics, labels: Labels, request: Request) -> None:
         self._metrics = metrics
+        self._request = request
         self._labels = labels
         self._began = trio.current_time()
         metrics.requests.labels(*labels).inc()
         metrics.inflight.labels(*labels).inc()
 
-    def stop(self) -> None:
+    def stop(self, answer: Response | Hijack | None) -> None:
+        took = trio.current_time() - self._began
         self._metrics.inflight.labels(*self._labels).dec()
-        self._metrics.duration.labels(*self._labels).observe(trio.current_time() - self._began)
+        self._metrics.duration.labels(*self._labels).observe(took)
+        if (log := _log.v(3)).enabled:
+            request = self._request
+            log.info(
+                "HTTP",
+                verb=request.method,
+                URI=request.target,
+                latency=format_duration(took),
+                userAgent=request.header("user-agent") or "",
+                srcIP=request.peer,
+                **_ending(answer),
+            )
+
+
+def _ending(answer: Response | Hijack | None) -> dict[str, object]:
+    """How a request ended, in the words of the kubelet's log (apiserver: httplog)."""
+    if isinstance(answer, Hijack):
+        return {"hijacked": True}
+    return {"resp": answer.status if answer is not None else HTTPStatus.INTERNAL_SERVER_ERROR.value}
