@@ -1,7 +1,8 @@
 """The agent as a service of systemd: what it says over `$NOTIFY_SOCKET` (sd_notify(3)), and its watchdog.
 
 Without systemd nothing is said. The kubelet's rules: a watchdog of a second or less is a mistake; it is told
-twice in its time that all is well, and not while a health check fails, so that systemd starts the agent anew.
+twice in its time, or more often, that all is well, and not while a health check fails, so that systemd starts
+the agent anew.
 """
 
 from __future__ import annotations
