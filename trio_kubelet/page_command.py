@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.commands.arguments import Parser
+from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.commands.output import complain
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.server.pages.node_page import ROOT
 
@@ -21,18 +22,26 @@ def main(argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add_where(parser)
-    parser.add_argument("--port", type=int, default=0, help="the loopback port (default: any that is free)")
+    port_help = "the loopback port (default: any that is free)"
+    parser.add_argument("--port", type=said(_port), default=0, help=port_help)
     options = parser.parse_args(argv)
     try:
         path = find_socket(options.socket, options.root_dir)
         ask(path, ROOT)
         trio.run(_serve, path, options.port)
     except (AgentUnreachable, OSError) as exc:
-        complain(f"trio-kubelet: {exc}")
+        complain(f"trio-kubelet: {error_words(exc)}")
         return 1
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _port(text: str) -> int:
+    # Of a larger one the system takes the lower bits.
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 1 << 16):
+        raise ValueError(f"{text!r} is no port such as 8080")
+    return int(text)
 
 
 async def _serve(socket_path: str, port: int) -> None:

@@ -21,7 +21,24 @@ from trio_kubelet.commands.main import main
 
 def test_no_agent_is_said_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "get", "pods") == 1
-    assert "is the agent running" in capsys.readouterr().err
+    where = f"no answer at {tmp_path}/trio-kubelet.sock (no such file or directory)"
+    assert f"{where}; is the agent running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["65536", "99999", "-1", "http", "9" * 5000])
+def test_the_page_is_on_the_port_that_was_asked_for(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        page_command.main([f"--port={port}"])
+    assert ended.value.code == 1
+    assert "is no port such as 8080" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(page_command, "ask", lambda path, target: b"")  # the agent is there
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert page_command.main(["--root-dir=/", f"--port={port}"]) == 1
+    assert capsys.readouterr().err == "trio-kubelet: address already in use\n"
 
 
 def test_an_agent_that_does_not_answer_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from trio_kubelet.common.go_words import error_words
+
 if TYPE_CHECKING:  # the agent imports this module too
     import argparse
 
@@ -79,7 +81,7 @@ def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[
             raise AgentUnreachable(f"{socket_path}: permission denied; ask as the agent's user") from exc
         except (OSError, http.client.HTTPException) as exc:
             hint = "is the agent running, and is its --root-dir the one given here?"
-            raise AgentUnreachable(f"no answer at {socket_path} ({exc}); {hint}") from exc
+            raise AgentUnreachable(f"no answer at {socket_path} ({error_words(exc)}); {hint}") from exc
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:
