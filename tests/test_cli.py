@@ -39,6 +39,8 @@ def test_help() -> None:
     assert result.stderr == ""
     assert "Usage:" in result.stdout
     assert "--pod-manifest-path string" in result.stdout
+    for word in cli._COMMANDS:
+        assert re.search(rf"^  trio-kubelet .*\b{word}\b", result.stdout, re.MULTILINE), word
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 

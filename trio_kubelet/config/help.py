@@ -21,6 +21,7 @@ Usage:
   trio-kubelet inspect MANIFEST      show what this node would make of a manifest
   trio-kubelet standalone            run pods from a directory with a private containerd
   trio-kubelet get | describe | top  ask a running agent about its pods
+  trio-kubelet events                what happened to them and to the node
   trio-kubelet logs | exec POD       a pod's output, a command in it
   trio-kubelet page                  show the node in a browser
   trio-kubelet sim ...               a simulated container runtime, for tests
