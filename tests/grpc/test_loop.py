@@ -56,13 +56,16 @@ async def test_a_cancelled_task_cancels_its_coroutine_and_waits_for_its_end() ->
 
 
 async def test_what_has_its_result_in_spite_of_a_cancellation_returns_it() -> None:
+    scope = trio.CancelScope()
+
     async def stubborn() -> str:
+        scope.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return "done"
 
     async with open_asyncio_loop() as loop:
-        with trio.move_on_after(0.05) as scope:
+        with scope:
             assert await loop.run(stubborn()) == "done"
         assert scope.cancel_called
         assert not scope.cancelled_caught
