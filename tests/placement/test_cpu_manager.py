@@ -251,6 +251,18 @@ async def test_a_state_that_cannot_be_written_gives_nothing(tmp_path: Path) -> N
     assert cpus.cpus_of("u1", "main") == "0-15"
 
 
+async def test_whole_cores_that_a_container_has_are_not_missing_to_it(tmp_path: Path) -> None:
+    """kubernetes 129078: a pod that had most cores was refused after a reboot, for few were free."""
+    node, wants = Node(), container("main", "10")
+    node.pods = [pod(wants)]
+    for _ in range(2):
+        cpus = manager(node, tmp_path, options=CPUPolicyOptions(full_pcpus_only=True))
+        await cpus.load()
+        await cpus.allocate(node.pods[0], wants, None)
+    with pytest.raises(AllocationError, match="available physical CPUs = 4"):
+        await cpus.allocate(pod(wants, uid="u2"), wants, None)
+
+
 def aligned(
     registry: CollectorRegistry, boundary: str, what: str = "count", scope: str = "container"
 ) -> float:

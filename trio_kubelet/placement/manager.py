@@ -107,6 +107,9 @@ class PlacementManager(ABC, Generic[S, R]):
     async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         """Gives the container what it asks for and returns when that is written down; the first of a pod that
         is served as one has all of them given theirs. Raises AllocationError.
+
+        Who has it keeps it. A kubelet asks first whether as many whole cores are free, and so after a reboot
+        refuses a pod that has most of them (kubernetes/kubernetes 129078).
         """
         self._release_stale()
         if not self._gives(pod, container):
@@ -118,7 +121,8 @@ class PlacementManager(ABC, Generic[S, R]):
         given = regular_containers(pod.spec) if as_one else [container]
         self._counts.asked(sum(self._alone(pod, each) > 0 for each in given) if as_one else 1)
         try:
-            state = self._rules.allocate(before, pod, container, affinity, reusable)
+            has = not as_one and container.name in before.assigned.get(uid, {})
+            state = before if has else self._rules.allocate(before, pod, container, affinity, reusable)
         except AllocationError:
             self._counts.failed(as_one=as_one)
             self._failed()
