@@ -235,6 +235,19 @@ async def test_what_is_in_use_outlives_the_agent(tmp_path: pathlib.Path) -> None
     assert gpu.diary == [("prepare", ("one",)), ("unprepare", ("one",))]
 
 
+async def test_a_pod_whose_status_names_no_claim_gives_its_back(tmp_path: pathlib.Path) -> None:
+    """kubernetes 139772: «ResourceClaim not created yet», and the pod never ended."""
+    world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
+    world.add_claim("web-made", GPU, pods=["web"], owner="uid-web")
+    pod = pod_with("web", template="web-made")
+    async with running(world, gpu) as (manager, _, _nursery):
+        await manager.unprepare(pod_with("other", template="other-made"))
+        await manager.prepare(pod)
+        await manager.unprepare(msgspec.structs.replace(pod, status=v1.PodStatus()))
+    assert gpu.diary == [("prepare", ("web-made",)), ("unprepare", ("web-made",))]
+    assert not world.holds(pod.metadata.uid)
+
+
 async def test_what_a_pod_may_not_use_is_refused_with_the_kubelets_words(tmp_path: pathlib.Path) -> None:
     world, gpu = World(tmp_path), SampleDriver(GPU, str(tmp_path / "gpu.sock"))
     world.add_claim("others", GPU, pods=["other"])

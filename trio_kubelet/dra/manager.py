@@ -189,12 +189,16 @@ class DraManager:
     # When its containers have stopped
 
     async def unprepare(self, pod: v1.Pod) -> None:
-        """Gives back the claims of a pod. Raises ClaimError; may be called again."""
+        """Gives back the claims of a pod: those noted down for it. Raises ClaimError; may be called again.
+
+        How the pod calls them is not asked: its status may not tell any more. A kubelet never ends it then
+        (kubernetes/kubernetes 139772).
+        """
         began, failed = trio.current_time(), True
         try:
-            if _claims_something(pod):
-                names = [name.name for name in PodClaims(pod).names(extended=self._extended)]
-                await self._unprepare(pod.metadata.uid, pod.metadata.namespace, names)
+            uid = pod.metadata.uid
+            if names := [claim.name for claim in self._claims.values() if uid in claim.pods]:
+                await self._unprepare(uid, pod.metadata.namespace, names)
             failed = False
         except (ClaimError, DriverError) as exc:
             raise ClaimError(f"unprepare dynamic resources: {exc}") from exc
