@@ -71,6 +71,15 @@ def test_init_containers(
     assert actions.kill_pod is kill
 
 
+def test_a_pod_grows_as_a_whole_while_it_is_initialized() -> None:
+    """kubernetes 138760: an init container got more memory, but its pod kept the limit that it ran into."""
+    a_pod = pod(init=(sidecar("s"), container("i")))
+    observed = status(seen("s", "running"), seen("i", "exited", 137))
+    actions = decide(a_pod, observed, pod_resized=True)
+    assert (actions.init_containers_to_start, actions.resize_pod) == ([1], True)
+    assert not decide(a_pod, observed).resize_pod
+
+
 @pytest.mark.parametrize(
     ("containers", "starts"),
     [

@@ -59,7 +59,11 @@ def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
         lambda i, status: _resize(pod, i, True, status, seen, actions),
         actions,
     )
-    if actions.kill_pod or not initialized:
+    if actions.kill_pod:
+        return actions
+    if not initialized:
+        # An init container that had too little memory beside a sidecar would starve in its pod's old limit.
+        actions.resize_pod = actions.resize_pod or seen.pod_resized
         return actions
     kept = 0
     for index in range(len(pod.spec.containers or ())):
