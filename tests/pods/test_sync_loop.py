@@ -340,6 +340,22 @@ async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: tr
         assert world.status(pods[2]).phase == "Failed"
 
 
+async def test_a_refused_pod_that_is_deleted_takes_no_room(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """kubernetes 135296: others were refused for want of what it had asked for."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    greedy, modest = asking("greedy", "1000", source="api"), asking("modest", "1", source="api")
+    async with world.running():
+        await world.add(greedy, source="api")
+        await trio.sleep(1)
+        assert world.status(greedy).reason == "OutOfcpu"
+        metadata = replace(greedy.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        await world.update(replace(greedy, metadata=metadata), source="api")
+        await world.add(modest, source="api")
+        await world.until(lambda: "uid-modest" in world.runtime.alive(), 10)
+
+
 async def test_a_critical_pod_starts_when_its_victims_have_ended(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

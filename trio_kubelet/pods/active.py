@@ -40,6 +40,8 @@ class ActivePods:
         self._untaken = untaken
         self._occupancy = Occupancy()
         self._touched: dict[str, None] = {}
+        self._refused: set[str] = set()
+        statuses.forgotten.listen(self._refused.discard)
         for news in (pods.changed, workers.changed, statuses.changed, statuses.forgotten):
             news.listen(self.touch)
 
@@ -81,6 +83,18 @@ class ActivePods:
         statuses = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
         return any(each.state.running is not None for each in statuses)
 
+    def take(self, uid: str) -> None:
+        """This node has taken the pod."""
+        self._refused.discard(uid)
+        self.touch(uid)
+
+    def refuse(self, uid: str) -> None:
+        """This node has refused the pod, which so takes nothing of it: not while it is deleted, either. A
+        kubelet then refuses others for want of what it asked for (kubernetes/kubernetes 135296).
+        """
+        self._refused.add(uid)
+        self.touch(uid)
+
     def touch(self, uid: str) -> None:
         """Whether this pod is active, or what it was granted, may be different."""
         self._touched[uid] = None
@@ -94,6 +108,6 @@ class ActivePods:
 
     def _is_active(self, pod: Pod) -> bool:
         uid = pod.metadata.uid
-        if self._workers.is_known_terminated(uid):
+        if uid in self._refused or self._workers.is_known_terminated(uid):
             return False
         return not self.is_over(pod) or self._workers.is_termination_requested(uid)

@@ -332,7 +332,7 @@ class SyncHandler:
 
     def _grant(self, pod: Pod) -> None:
         self._admitter.granted(pod)
-        self._active.touch(pod.metadata.uid)
+        self._active.take(pod.metadata.uid)
 
     def _start(self, pod: Pod, cause: str) -> None:
         if is_static(pod):
@@ -387,6 +387,7 @@ class SyncHandler:
     def _reject(self, pod: Pod, decision: Reject) -> None:
         self._recorder.record(pod, "Warning", decision.reason, decision.message)
         self._statuses.set(pod, rejected_status(pod, decision.reason, decision.message))
+        self._active.refuse(pod.metadata.uid)
         self._metrics.admission_rejections.labels(decision.metric_reason).inc()
         text = f"refused: {decision.reason}: {decision.message}"
         self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", text)
