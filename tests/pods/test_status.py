@@ -236,6 +236,18 @@ def test_all_containers_were_taken_away_although_an_ephemeral_one_stays(
     assert found.status == status
 
 
+def test_an_ephemeral_container_that_was_removed_has_ended() -> None:
+    pod = pod_of(source="api")
+    pod.spec.ephemeral_containers = [v1.EphemeralContainer(name="debug")]
+    before = generate(pod, observed(seen("c"), seen("debug")))
+    for _ in range(2):
+        before = generate(pod, observed(seen("c")), before)
+        [shown] = before.ephemeral_container_statuses or []
+        assert shown.state.terminated is not None
+        assert (shown.state.terminated.exit_code, shown.restart_count) == (137, 0)
+        assert shown.container_id.endswith("debug1")
+
+
 def test_conditions_of_others_are_passed_on_and_disruption_stays() -> None:
     foreign = v1.PodCondition(type="lb", status="True")
     disruption = v1.PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")

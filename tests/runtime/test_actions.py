@@ -247,6 +247,14 @@ def test_ephemeral_containers_start_once_even_during_initialization() -> None:
     assert actions.ephemeral_containers_to_start == [1]
 
 
+def test_an_ephemeral_container_that_was_removed_does_not_start_again() -> None:
+    """kubernetes 124176: it came back each time."""
+    was = v1.ContainerStatus(name="d", container_id="containerd://d")
+    a_pod = pod(ephemeral_containers=[v1.EphemeralContainer(name="d"), v1.EphemeralContainer(name="e")])
+    a_pod.status.ephemeral_container_statuses = [was, v1.ContainerStatus(name="e")]
+    assert decide(a_pod, status(seen("web", "running"))).ephemeral_containers_to_start == [1]
+
+
 def test_restarting_all_removes_everything_and_its_cause_last() -> None:
     cause = container(
         "a", restart_policy="Never", restart_policy_rules=[rule("RestartAllContainers", "In", 7)]

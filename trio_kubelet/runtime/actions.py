@@ -48,8 +48,10 @@ def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
         _plan_new_sandbox(pod, seen.status, actions)
         return actions
     # Ephemeral containers may start before initialization is complete, and never again once there was one.
+    # (One that was removed a kubelet starts again, kubernetes/kubernetes 124176.)
+    were = {each.name for each in pod.status.ephemeral_container_statuses or () if each.container_id}
     for index, ephemeral in enumerate(pod.spec.ephemeral_containers or ()):
-        if seen.status.container_status(ephemeral.name) is None:
+        if ephemeral.name not in were and seen.status.container_status(ephemeral.name) is None:
             actions.ephemeral_containers_to_start.append(index)
     initialized = plan_init_containers(
         pod,

@@ -126,6 +126,7 @@ class _Conversion:
         self._is_init = is_init
         self._restarting = restarting
         self._old = {status.name: status for status in previous}
+        self._ephemeral = {each.name for each in pod.spec.ephemeral_containers or ()}
         initialising = bool(pod.spec.init_containers)
         self._default_reason = POD_INITIALIZING if initialising else CONTAINER_CREATING
         self._statuses: dict[str, v1.ContainerStatus] = {}
@@ -171,6 +172,10 @@ class _Conversion:
             )
             return
         if old.state.running is None or status.last_state.terminated is not None:
+            return
+        if container.name in self._ephemeral:  # which do not start again
+            ended = _lost(STATUS_UNKNOWN, "The container could not be located when the pod was terminated")
+            self._statuses[container.name] = replace(old, state=v1.ContainerState(terminated=ended))
             return
         if status.state.waiting is None or status.state.waiting.reason != self._default_reason:
             return
