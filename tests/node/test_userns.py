@@ -139,6 +139,29 @@ async def test_ids_outside_of_the_machines_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("was", "free"),
+    [
+        (IDRange(UNIT, UNIT), {8, 10, 12}),  # elsewhere
+        (IDRange(8 * UNIT, UNIT), {10, 12}),  # half a part
+        (IDRange(9 * UNIT, 3 * UNIT, 3 * UNIT), {12}),  # one and a half
+        (IDRange(12 * UNIT, 4 * UNIT, 4 * UNIT), {8, 10}),  # more than there is
+    ],
+)
+async def test_a_pod_from_before_the_ids_were_changed_keeps_its_own_and_nobody_from_starting(
+    tmp_path: Path, was: IDRange, free: set[int]
+) -> None:
+    """kubernetes 137912, 141941: the kubelet did not start."""
+    await ranges(tmp_path, was).mapping(pod("old"), "")
+    now = ranges(tmp_path, IDRange(8 * UNIT, 6 * UNIT, 2 * UNIT))
+    found = [await now.mapping(pod(f"new{number}"), "") for number in range(len(free))]
+    assert {each.uids[0].host_id // UNIT for each in found if each is not None} == free
+    with pytest.raises(ConfigError, match="could not find an empty slot"):
+        await now.mapping(pod("more"), "")
+    with pytest.raises(ConfigError):
+        await now.mapping(pod("old"), "")
+
+
+@pytest.mark.parametrize(
     ("handlers", "handler", "said"),
     [
         ({}, "", "runtime does not support user namespaces"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 import trio
@@ -104,12 +104,35 @@ class UserNamespaceRanges:
             others = os.listdir(pods_dir(self._root_dir))
         except FileNotFoundError:
             others = []
-        first = free_part({used for used in map(self._read, others) if used is not None}, self._ids)
+        first = free_part({part for other in others for part in self._parts_of(other)}, self._ids)
         self._write(uid, first)
         return first
 
+    def _parts_of(self, uid: str) -> Iterable[int]:
+        """The first ids of the parts that a pod has something of, also one from before the ids were changed.
+        Its range is its own, but no reason to refuse others; with a kubelet it is one not to start at all
+        (kubernetes/kubernetes 137912, 141941).
+        """
+        if (mapping := self._recorded(uid)) is None:
+            return ()
+        begin, size = max(0, mapping.host_id - self._ids.first), self._ids.per_pod
+        end = min(mapping.host_id + mapping.length - self._ids.first, self._ids.length)
+        return range(self._ids.first + begin // size * size, self._ids.first + end, size)
+
     def _read(self, uid: str) -> int | None:
         """The first id of a pod's range, None if it has none."""
+        if (mapping := self._recorded(uid)) is None:
+            return None
+        if mapping.length != self._ids.per_pod:
+            raise ConfigError(f"user namespace: wrong user namespace length {mapping.length}")
+        if mapping.host_id % mapping.length:  # it would overlap with two others
+            raise ConfigError(f"user namespace: wrong user namespace offset specified {mapping.host_id}")
+        if not 0 <= mapping.host_id - self._ids.first < self._ids.length:
+            raise ConfigError(f"user namespace: id {mapping.host_id} is out of range")
+        return mapping.host_id
+
+    def _recorded(self, uid: str) -> _Mapping | None:
+        """A pod's range as it is written down."""
         try:
             with open(f"{pod_dir(self._root_dir, uid)}/{_FILE}", "rb") as file:
                 record = msgspec.json.decode(file.read(), type=_Record)
@@ -120,13 +143,7 @@ class UserNamespaceRanges:
         mapping = record.uid_mappings[0] if len(record.uid_mappings) == 1 else None
         if mapping is None or record.gid_mappings != [mapping] or mapping.container_id != 0:
             raise ConfigError(f"user namespace: mappings file of pod {uid} is not one of the agent's")
-        if mapping.length != self._ids.per_pod:
-            raise ConfigError(f"user namespace: wrong user namespace length {mapping.length}")
-        if mapping.host_id % mapping.length:  # it would overlap with two others
-            raise ConfigError(f"user namespace: wrong user namespace offset specified {mapping.host_id}")
-        if not 0 <= mapping.host_id - self._ids.first < self._ids.length:
-            raise ConfigError(f"user namespace: id {mapping.host_id} is out of range")
-        return mapping.host_id
+        return mapping
 
     def _write(self, uid: str, first: int) -> None:
         directory = pod_dir(self._root_dir, uid)
