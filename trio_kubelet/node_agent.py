@@ -119,6 +119,7 @@ class NodeAgent:
             pulled=self.starts.pulled,
             image_access=image_access,
             oom_killed=oom_killed,
+            has_ended=self.cache.has_ended,
             settings=settings.runtime,
         )
         pleg_metrics = PLEGMetrics(registry)

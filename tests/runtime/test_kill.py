@@ -20,6 +20,7 @@ from tests.shapes import SHAPES
 from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.runtime.doors import GCPolicy
 from trio_kubelet.runtime.kill_pod import HOOK_LINGERS, TerminationOrder, grace_period
@@ -153,6 +154,20 @@ async def test_a_kill_that_is_begun_again_ends_the_hook_and_tells(
         assert len(here.events.of("FailedPreStopHook")) == 1
         assert here.metrics.sleep_hooks_cut_short._value.get() == 1
         assert await ended_after(here, a_pod, a_pod, 1) < 3
+
+
+async def test_a_hook_sleeps_no_longer_than_its_container_runs(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """kubernetes 134338: the pod stayed until the hook had slept."""
+    async with world(tmp_path) as here, trio.open_nursery() as nursery:
+        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=25))))
+        await started(here, a_pod)
+        nursery.start_soon(here.runtime.kill_pod, a_pod, await here.status(a_pod), 30)
+        await trio.sleep(2.5)
+        await here.cri.stop_container(here.container("web").id, 0)
+        await trio.sleep(1)
+        assert [each.state for each in here.sandboxes] == [cri.SANDBOX_NOTREADY]
 
 
 async def test_no_hook_without_grace(tmp_path: Path, autojump_clock: MockClock) -> None:

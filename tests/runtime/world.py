@@ -239,6 +239,7 @@ class World:
             hook_http=self.http,
             metrics=self.metrics,
             pod_limits=self.pod_limits,
+            has_ended=lambda uid, id: runtime.containers[id].state == cri.CONTAINER_EXITED,
             settings=RuntimeSettings(
                 pod_logs_dir=str(self.logs), container_logs_dir=str(self.links), **settings
             ),

@@ -14,7 +14,7 @@ import math
 import trio
 
 from trio_kubelet.common.log import describe_error
-from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.observed.types import ContainerState, PodStatus
 
 
 class InspectionFailed(Exception):
@@ -48,6 +48,11 @@ class StatusCache:
         """The last observed status, None when nothing of the pod is known to exist."""
         entry = self._entries.get(uid)
         return entry.status if entry else None
+
+    def has_ended(self, uid: str, container_id: str) -> bool:
+        """Whether the container of the pod was seen to have ended."""
+        containers = status.containers if (status := self.get(uid)) is not None else ()
+        return any(each.id == container_id and each.state is ContainerState.EXITED for each in containers)
 
     def uids(self) -> tuple[str, ...]:
         """The pods of which something was observed."""

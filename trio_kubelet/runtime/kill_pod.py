@@ -30,6 +30,8 @@ log = get_logger(__name__)
 
 MINIMUM_GRACE = 2
 """Seconds between stop signal and SIGKILL, however little is left."""
+LOOK_PERIOD = 1.0
+"""Seconds between looks whether a container has ended whose preStop hook only sleeps."""
 HOOK_LINGERS = 0.5
 """Seconds that a preStop hook gets to return after its container has ended; an exec ends with it."""
 
@@ -91,12 +93,19 @@ class TerminationOrder:
 
 
 class Killer:
-    """Ends containers and pods."""
+    """Ends containers and pods. `has_ended`: whether a container of a pod, by UID, was seen to have ended."""
 
-    def __init__(self, runtime: RuntimeService, hooks: HookRunner, events: ContainerEvents) -> None:
+    def __init__(
+        self,
+        runtime: RuntimeService,
+        hooks: HookRunner,
+        events: ContainerEvents,
+        has_ended: Callable[[str, str], bool],
+    ) -> None:
         self._runtime = runtime
         self._hooks = hooks
         self._events = events
+        self._has_ended = has_ended
         # Containers whose preStop hook has ended. A kill that is begun again, with less grace or after a
         # failed stop, does not run it a second time.
         self._hook_ended: set[str] = set()
@@ -267,7 +276,10 @@ class Killer:
         """Runs the preStop hook to its end, or that of its scope."""
         with scope:
             try:
-                await self._hooks.run(container_id, pod, container, handler)
+                if handler.sleep is not None:
+                    await self._sleep(pod, container_id, handler.sleep.seconds)
+                else:
+                    await self._hooks.run(container_id, pod, container, handler)
             except HookError as error:
                 log.error("PreStop hook failed", pod=pod, containerName=container.name, err=error)
                 self._tell_of_hook(pod, container, container_id)
@@ -276,6 +288,14 @@ class Killer:
                     self._hooks.cut_short(handler)
                     self._tell_of_hook(pod, container, container_id)
                 raise
+
+    async def _sleep(self, pod: v1.Pod, container_id: str, seconds: int) -> None:
+        """A hook that sleeps has nothing to wait for once its container has ended by itself. (A kubelet keeps
+        the pod until it has slept, kubernetes/kubernetes 134338.)
+        """
+        with trio.move_on_after(seconds):
+            while not self._has_ended(pod.metadata.uid, container_id):  # noqa: ASYNC110 - it is rarely asked
+                await trio.sleep(LOOK_PERIOD)
 
     def _tell_of_hook(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
         """A hook failed. What a server said may hold secrets and stays out of the event."""

@@ -124,6 +124,9 @@ class PodRuntime:
         pulled: PullListener = nobody_listens,
         image_access: AccessCheck | None = OpenToAll(),
         oom_killed: Callable[[str], bool] = nobody_knows,
+        has_ended: Callable[[str, str], bool] = lambda uid, container_id: (
+            False
+        ),  # of a pod's container, as seen
         settings: RuntimeSettings,
     ) -> None:
         metrics = metrics or RuntimeMetrics(CollectorRegistry())
@@ -138,7 +141,7 @@ class PodRuntime:
             pod_ips=self._pod_ips,
             metrics=metrics,
         )
-        self._killer = Killer(runtime, hooks, events)
+        self._killer = Killer(runtime, hooks, events, has_ended)
         self._remover = ContainerRemover(runtime, settings.container_logs_dir)
         self._resizer = Resizer(runtime=runtime, configs=configs, pod_limits=pod_limits, metrics=metrics)
         self._back_off = crash_loop_back_off(
