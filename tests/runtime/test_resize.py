@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -64,6 +65,19 @@ async def test_one_gives_and_another_takes(tmp_path: Path, autojump_clock: MockC
         assert (linux(here, "a").cpu_quota, linux(here, "b").cpu_quota) == (10_000, 10_000)
         await here.sync_ok(pod(sized("a", cpu="300m"), sized("b", cpu="100m")))
         assert (linux(here, "a").cpu_quota, linux(here, "b").cpu_quota) == (30_000, 10_000)
+
+
+async def test_an_older_one_of_the_name_that_still_runs_is_not_asked_what_is_in_force(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod(sized(cpu="100m")))
+        here.service.runtime.kill(here.container("web").id, here.clock.now_ns())
+        old = here.container("web")
+        await trio.sleep(1)
+        await here.sync_ok(pod(sized(cpu="200m")))
+        old.state = cri.CONTAINER_RUNNING  # the runtime lost sight of it for a while
+        assert (await here.sync(pod(sized(cpu="200m")))).results == []
 
 
 async def test_a_pod_that_cannot_grow_leaves_its_containers_alone(

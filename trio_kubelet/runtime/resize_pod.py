@@ -110,10 +110,10 @@ class Resizer:
 
     def actuated(self, pod: v1.Pod, status: PodStatus) -> dict[str, Resources]:
         """What is in force for the pod's running containers, by name; those of whom it is not known
-        are left out.
+        are left out. Of two of a name that run, the newer one counts.
         """
         found: dict[str, Resources] = {}
-        for running in status.running():
+        for running in reversed(status.running()):
             resources = self._actuated.get(running.id)
             container = find_container(pod, running.name)
             if resources is None and container is not None:
