@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from tests.runtime.pods import container, pod
+from tests.runtime.pods import container, pod, sidecar
 from tests.runtime.world import World, world
 from trio_kubelet.api import v1
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -92,6 +92,23 @@ async def test_a_pod_that_cannot_grow_leaves_its_containers_alone(
         here.pod_limits.failure = ""
         await here.sync_ok(pod(sized(cpu="200m")))
         assert linux(here).cpu_quota == 20_000
+
+
+async def test_what_is_left_of_a_pod_that_is_done_is_not_resized(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        web = container("web", command=["sleep", "5"])
+
+        def with_sidecar(memory: str) -> v1.Pod:
+            resources = v1.ResourceRequirements(limits={"memory": memory})
+            return pod(web, init=(sidecar("log", resources=resources),), policy="Never")
+
+        await here.until_running(with_sidecar("64Mi"), "log", "web")
+        await trio.sleep(5)
+        result = await here.sync(with_sidecar("32Mi"))
+        assert result.ok, str(result)
+        assert [r.action for r in result.results] == [SyncAction.KILL_CONTAINER, SyncAction.KILL_POD_SANDBOX]
 
 
 async def test_no_limit_below_what_is_in_use(tmp_path: Path, autojump_clock: MockClock) -> None:

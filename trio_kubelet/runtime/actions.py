@@ -73,6 +73,7 @@ def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
     if not kept and not actions.containers_to_start:
         actions.kill_pod = True
         actions.init_containers_to_start = []  # sidecars alone do not keep a pod alive
+        actions.containers_to_resize, actions.resize_pod = [], False
     else:
         actions.resize_pod = actions.resize_pod or seen.pod_resized
     return actions
