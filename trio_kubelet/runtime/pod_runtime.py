@@ -48,7 +48,7 @@ from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hooks import HookClient, HookRunner
 from trio_kubelet.runtime.image_access import OpenToAll
 from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
-from trio_kubelet.runtime.kill_pod import Killer
+from trio_kubelet.runtime.kill_pod import Killer, nothing_ended
 from trio_kubelet.runtime.log_linker import LogLinker
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
 from trio_kubelet.runtime.metrics import RuntimeMetrics
@@ -124,9 +124,7 @@ class PodRuntime:
         pulled: PullListener = nobody_listens,
         image_access: AccessCheck | None = OpenToAll(),
         oom_killed: Callable[[str], bool] = nobody_knows,
-        has_ended: Callable[[str, str], bool] = lambda uid, container_id: (
-            False
-        ),  # of a pod's container, as seen
+        has_ended: Callable[[str, str], bool] = nothing_ended,
         settings: RuntimeSettings,
     ) -> None:
         metrics = metrics or RuntimeMetrics(CollectorRegistry())
