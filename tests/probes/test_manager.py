@@ -533,13 +533,17 @@ async def test_unwanted_pods_are_forgotten(autojump_clock: Clock) -> None:
         assert len(world.manager) == 1
 
 
+def ended(exit_code: int) -> v1.ContainerStatus:
+    state = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=exit_code))
+    return v1.ContainerStatus(name="c", container_id="containerd://id", state=state)
+
+
 async def test_a_container_that_ended_for_good_is_told_once(autojump_clock: Clock) -> None:
     """Each round of its pod made the probe anew, whose verdict led to the next round, without a pause."""
     world = World()
     pod = world.pod(liveness=probe())
     pod.spec.restart_policy = "Never"
-    state = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=3))
-    status = v1.ContainerStatus(name="c", container_id="containerd://id", state=state)
+    status = ended(3)
     told = 0
     async with world.running():
         for _ in range(20):  # rounds of a pod with another container that still runs
@@ -555,8 +559,6 @@ async def test_a_container_that_ended_for_good_is_probed_when_all_start_again(au
     world = World()
     pod = world.pod(readiness=probe())
     pod.spec.restart_policy = "Never"
-    state = v1.ContainerState(terminated=v1.ContainerStateTerminated(exit_code=0))
-    ended = v1.ContainerStatus(name="c", container_id="containerd://id", state=state)
     restarting = v1.PodCondition(type="AllContainersRestarting", status="True")
     async with world.running():
         world.manager.add_pod(pod)
@@ -564,7 +566,7 @@ async def test_a_container_that_ended_for_good_is_probed_when_all_start_again(au
         await world.updates(1)
         for conditions in ([], [], [restarting]):
             world.manager.add_pod(pod)
-            status = v1.PodStatus(phase="Running", container_statuses=[ended], conditions=conditions)
+            status = v1.PodStatus(phase="Running", container_statuses=[ended(0)], conditions=conditions)
             world.manager.pod_status_changed(pod, status)
             await world.updates(20)
         assert len(world.manager) == 0

@@ -87,7 +87,6 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 _WITHOUT_MODE: Final = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 """In these versions of the protocol a plugin need not say whether it wants a terminal."""
 
-
 _NO_PASSWORDS: Final = "username and password are not accepted by API servers any more"
 _PLUGIN_EXTENSION: Final = "client.authentication.k8s.io/exec"
 """The name under which a cluster says something to plugins."""

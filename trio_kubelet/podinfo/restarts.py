@@ -17,6 +17,8 @@ ALWAYS = "Always"
 ON_FAILURE = "OnFailure"
 NEVER = "Never"
 RESTART_ALL_CONTAINERS = "RestartAllContainers"
+ALL_RESTARTING = "AllContainersRestarting"
+"""The condition of a pod whose containers are all started again."""
 
 
 def matching_rule(container: v1.Container, exit_code: int) -> v1.ContainerRestartRule | None:
@@ -30,6 +32,11 @@ def matching_rule(container: v1.Container, exit_code: int) -> v1.ContainerRestar
         ):
             return rule
     return None
+
+
+def are_all_restarting(status: v1.PodStatus) -> bool:
+    """Whether a pod's status says that all of its containers are started again (KEP-5532)."""
+    return any(each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions or ())
 
 
 def asks_for_all(container: v1.Container, status: ContainerStatus) -> bool:

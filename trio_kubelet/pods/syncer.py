@@ -24,7 +24,7 @@ from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.podinfo.doors import ConfigError, RecorderDoor
-from trio_kubelet.podinfo.restarts import NEVER
+from trio_kubelet.podinfo.restarts import NEVER, are_all_restarting
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, is_static
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -225,7 +225,7 @@ class Syncer:
         context = SyncContext(
             probes=self._probes.readings(),
             pull_secrets=pull_secrets,
-            restart_all_containers=_is_true(shown, "AllContainersRestarting"),
+            restart_all_containers=are_all_restarting(shown),
             is_termination_requested=lambda: self._is_ending(uid),
             finishing=self._finishing(uid),
             prepare_claims=lambda: self._claims.prepare(pod),
@@ -477,11 +477,6 @@ class Syncer:
         except ValueError:
             return  # somebody else's annotation
         observe(max(self._clock.now_ns() - seen_ns, 0) / NANOSECONDS)
-
-
-def _is_true(status: v1.PodStatus, kind: str) -> bool:
-    found = find(status.conditions, kind)
-    return found is not None and found.status == "True"
 
 
 def _restarts_anything(pod: v1.Pod) -> bool:

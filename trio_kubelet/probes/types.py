@@ -10,7 +10,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.podinfo.restarts import should_restart_after
+from trio_kubelet.podinfo.restarts import are_all_restarting, should_restart_after
 
 
 class ProbeKey(NamedTuple):
@@ -49,10 +49,7 @@ def probe_of(container: v1.Container, kind: ProbeKind) -> v1.Probe | None:
 def container_views(pod: v1.Pod, status: v1.PodStatus) -> dict[str, ProbedContainer]:
     """The probed view of each container, by name, from the status the agent made for the pod."""
     containers = {container.name: container for container in regular_containers(pod.spec)}
-    all_restart = any(
-        condition.type == "AllContainersRestarting" and condition.status == "True"
-        for condition in status.conditions or ()
-    )
+    all_restart = are_all_restarting(status)
     views = dict[str, ProbedContainer]()
     for seen in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         container = containers.get(seen.name)

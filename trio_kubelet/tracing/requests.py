@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context, use_span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, use_span
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.kube.doors import SpanOfRequest
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, until_sent
+from trio_kubelet.tracing.spans import joining
 
-_PROPAGATOR = TraceContextTextMapPropagator()
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SWITCHING_PROTOCOLS = 101
 _LAST_PORT = 65535
@@ -53,12 +52,11 @@ class APISpans:
 
 
 class _APISpan:
-    """A request under way. A server that traces goes on with the trace: W3C's `traceparent` is sent along."""
+    """A request under way."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.headers: dict[str, str] = {}
-        _PROPAGATOR.inject(self.headers, set_span_in_context(span))
+        self.headers = joining(span)
 
     def answered(self, status: int) -> None:
         self._span.set_attribute("http.response.status_code", status)

@@ -41,16 +41,22 @@ class RuntimeSpans:
         return _RuntimeSpan(span, self._clock)
 
 
-class _RuntimeSpan:
-    """A call under way. A runtime that traces goes on with the trace: W3C's `traceparent` is sent along, also
-    of one that is not taken, so that the runtime does not take it either.
+def joining(span: Span) -> dict[str, str]:
+    """Headers by which who is asked goes on with the trace: W3C's `traceparent`, also of one that is not
+    taken, so that the other does not take it either.
     """
+    headers = dict[str, str]()
+    _PROPAGATOR.inject(headers, set_span_in_context(span))
+    return headers
+
+
+class _RuntimeSpan:
+    """A call under way."""
 
     def __init__(self, span: Span, clock: Clock) -> None:
         self._span = span
         self._clock = clock
-        self.metadata: dict[str, str] = {}
-        _PROPAGATOR.inject(self.metadata, set_span_in_context(span))
+        self.metadata = joining(span)
 
     def end(self, code: Code, message: str = "") -> None:
         self._span.set_attribute("rpc.response.status_code", code.go_name)

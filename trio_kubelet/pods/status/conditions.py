@@ -12,6 +12,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo import restarts
+from trio_kubelet.podinfo.restarts import ALL_RESTARTING
 from trio_kubelet.pods.refs import FAILED, SUCCEEDED
 from trio_kubelet.runtime.plan import pod_sandbox_changed
 
@@ -21,7 +22,6 @@ READY: Final = "Ready"
 CONTAINERS_READY: Final = "ContainersReady"
 SCHEDULED: Final = "PodScheduled"
 DISRUPTION_TARGET: Final = "DisruptionTarget"
-ALL_RESTARTING: Final = "AllContainersRestarting"
 RESIZE_PENDING: Final = "PodResizePending"
 RESIZE_IN_PROGRESS: Final = "PodResizeInProgress"
 

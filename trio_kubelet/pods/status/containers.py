@@ -75,9 +75,8 @@ def container_statuses(
 
 def restarts_all(pod: v1.Pod, observed: PodStatus, old: v1.PodStatus) -> bool:
     """Whether a container's end makes all containers of the pod start again (KEP-5532)."""
-    for condition in old.conditions or ():
-        if condition.type == "AllContainersRestarting" and condition.status == "True":
-            return True
+    if restarts.are_all_restarting(old):
+        return True
     said = {s.name: s for s in (*(old.init_container_statuses or ()), *(old.container_statuses or ()))}
     for container in regular_containers(pod.spec):
         newest = observed.container_status(container.name)
