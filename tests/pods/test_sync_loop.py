@@ -94,7 +94,7 @@ async def test_a_removed_container_is_no_reason_to_sync(autojump_clock: trio.abc
         await world.pleg.tell(PodLifecycleEvent("uid-web", PodLifecycleEventType.CONTAINER_REMOVED, "x"))
         await trio.sleep(0.5)
         assert world.runtime.syncs == syncs
-        await world.pleg.tell(PodLifecycleEvent("uid-web", PodLifecycleEventType.POD_SYNC, ""))
+        await world.pleg.tell(PodLifecycleEvent("uid-web", PodLifecycleEventType.CONTAINER_CHANGED, ""))
         await trio.sleep(0.5)
         assert world.runtime.syncs == syncs + 1
 

@@ -74,7 +74,7 @@ class PluginProvider:
         if not any(matches(pattern, image) for pattern in self._config.match_images or ()):
             return Logins()
         try:
-            caller = await self._caller(image, pod)
+            caller = await self._caller(pod)
             if caller is None:
                 return Logins()
             found = self._cached(image, caller.cache_key)
@@ -92,7 +92,7 @@ class PluginProvider:
     def __len__(self) -> int:
         return len(self._cache)
 
-    async def _caller(self, image: str, pod: v1.Pod) -> _Caller | None:
+    async def _caller(self, pod: v1.Pod) -> _Caller | None:
         """On whose behalf to ask; None: not at all. Raises CredentialPluginError, ObjectError."""
         attributes, account = self._config.token_attributes, pod.spec.service_account_name
         if attributes is None:

@@ -72,9 +72,9 @@ def with_conditions(
     events: list[NodeEvent] = []
     for kind in _PRESSURES:
         old = find(result, kind)
-        _put(result, _pressure(old, kind, kind in health.pressures, now))
-        new = find(result, kind)
-        if new is not None and (old is None or old.status != new.status):
+        new = _pressure(old, kind, kind in health.pressures, now)
+        _put(result, new)
+        if old is None or old.status != new.status:
             events.append(_told(name, new.reason.replace("Kubelet", "Node", 1)))
     old = find(result, READY)
     new = _ready(old, health, now)
@@ -120,14 +120,14 @@ def _ready(old: v1.NodeCondition | None, health: NodeHealth, now: str) -> v1.Nod
     not_ready = health.not_ready
     message = aggregate_errors(not_ready) if not_ready else "kubelet is posting ready status"
     status = "False" if not_ready else "True"
-    turned = old is None or old.status != status
+    since = old.last_transition_time if old is not None and old.status == status else now
     return v1.NodeCondition(
         type=READY,
         status=status,
         reason="KubeletNotReady" if not_ready else "KubeletReady",
         message=f"{message}. WARNING: {health.warning}" if health.warning else message,
         last_heartbeat_time=now,
-        last_transition_time=now if old is None or turned else old.last_transition_time,
+        last_transition_time=since,
     )
 
 

@@ -148,7 +148,6 @@ class NodeReporter:
                     return
             await trio.sleep_until(gap_ends)
             await self._woken.wait()
-            return
 
     # Registration
 

@@ -176,7 +176,6 @@ class PodLifecycleEventType(enum.StrEnum):
     CONTAINER_STARTED = "ContainerStarted"
     CONTAINER_DIED = "ContainerDied"
     CONTAINER_REMOVED = "ContainerRemoved"
-    POD_SYNC = "PodSync"
     CONTAINER_CHANGED = "ContainerChanged"
 
 

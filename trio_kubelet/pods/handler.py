@@ -19,14 +19,14 @@ from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.active import ActivePods
 from trio_kubelet.pods.admission.admitter import Admit, Allocate, Preempt, Reject
 from trio_kubelet.pods.cleaner import Cleaner
-from trio_kubelet.pods.doors import Admitter, PlegDoor, ProbeResults, StatusDoor
+from trio_kubelet.pods.doors import Admitter, PlegDoor, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
 from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.resize.rules import requested_resizes
 from trio_kubelet.pods.rounds import ReasonCache
-from trio_kubelet.pods.status.conditions import find, ready
+from trio_kubelet.pods.status.conditions import READY, find, ready
 from trio_kubelet.pods.status.generate import rejected_status
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -48,7 +48,6 @@ class SyncHandler:
         admitter: Admitter,
         cache: StatusDoor,
         pleg: PlegDoor,
-        probes: ProbeResults,
         reasons: ReasonCache,
         recorder: RecorderDoor,
         metrics: PodMetrics,
@@ -428,7 +427,7 @@ def _readiness_is_stale(pod: Pod) -> bool:
     status = pod.status
     containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
     wanted = ready(pod, containers, status.phase, status.conditions or ())
-    present = find(status.conditions, "Ready")
+    present = find(status.conditions, READY)
     if present is None:
         return False
     return (present.status, present.message) != (wanted.status, wanted.message)

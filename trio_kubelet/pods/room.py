@@ -175,7 +175,6 @@ class PodsRoom:
             admitter=self._admitter,
             cache=self._cache,
             pleg=self._pleg,
-            probes=self._probes,
             reasons=self.reasons,
             recorder=self._recorder,
             metrics=self.metrics,

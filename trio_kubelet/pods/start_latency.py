@@ -24,7 +24,7 @@ from trio_kubelet.common.metrics import INTERNAL, MetricMaker
 from trio_kubelet.podinfo.updates import is_mirror
 from trio_kubelet.pods.metrics import POD_START_BUCKETS
 from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.conditions import SCHEDULED, find
 
 log = get_logger(__name__)
 
@@ -214,7 +214,7 @@ def _is_stateful(pod: v1.Pod) -> bool:
 
 def _unschedulable(status: v1.PodStatus) -> bool:
     """Whether the pod had to wait for the scheduler."""
-    found = find(status.conditions, "PodScheduled")
+    found = find(status.conditions, SCHEDULED)
     return found is not None and found.status == "False"
 
 
