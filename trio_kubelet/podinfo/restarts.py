@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import containers_by_name
+from trio_kubelet.api.containers import containers_by_name, regular_containers
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
 
 ALWAYS = "Always"
@@ -32,6 +32,15 @@ def matching_rule(container: v1.Container, exit_code: int) -> v1.ContainerRestar
         ):
             return rule
     return None
+
+
+def may_restart_all(spec: v1.PodSpec) -> bool:
+    """Whether a rule of a container can make all of the pod start again."""
+    return any(
+        rule.action == RESTART_ALL_CONTAINERS
+        for container in regular_containers(spec)
+        for rule in container.restart_policy_rules or ()
+    )
 
 
 def are_all_restarting(status: v1.PodStatus) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import regular_containers
-from trio_kubelet.podinfo.restarts import RESTART_ALL_CONTAINERS
+from trio_kubelet.podinfo.restarts import may_restart_all
 
 
 def lacking(needed: Sequence[str], declared: Collection[str] | None) -> str:
@@ -30,12 +29,7 @@ def needed_for_update(before: v1.Pod, pod: v1.Pod) -> list[str]:
 
 def needed_to_run(pod: v1.Pod) -> list[str]:
     """What the pod needs, sorted, as the kubelet names it."""
-    restarts_all = any(
-        rule.action == RESTART_ALL_CONTAINERS
-        for container in regular_containers(pod.spec)
-        for rule in container.restart_policy_rules or ()
-    )
-    needed = ["RestartAllContainersOnContainerExits"] if restarts_all else []
+    needed = ["RestartAllContainersOnContainerExits"] if may_restart_all(pod.spec) else []
     if pod.spec.host_network and pod.spec.host_users is False:
         needed.append("UserNamespacesHostNetworkSupport")
     return needed

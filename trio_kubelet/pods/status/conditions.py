@@ -11,8 +11,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.observed.types import PodStatus
-from trio_kubelet.podinfo import restarts
-from trio_kubelet.podinfo.restarts import ALL_RESTARTING
+from trio_kubelet.podinfo.restarts import ALL_RESTARTING, may_restart_all
 from trio_kubelet.pods.refs import FAILED, SUCCEEDED
 from trio_kubelet.runtime.plan import pod_sandbox_changed
 
@@ -84,7 +83,7 @@ def own_conditions(
         containers_ready(pod, containers, status.phase),
         condition(pod, SCHEDULED, True),
     ]
-    if _may_restart_all(pod):
+    if may_restart_all(pod.spec):
         conditions.append(_all_restarting(pod, observed, status.phase, all_restarting))
     return conditions
 
@@ -169,15 +168,6 @@ def _message(unknown: Sequence[str], bad: Sequence[str], word: str) -> str:
     if bad:
         parts.append(f"containers with {word} status: [{' '.join(bad)}]")
     return ", ".join(parts)
-
-
-def _may_restart_all(pod: v1.Pod) -> bool:
-    containers = regular_containers(pod.spec)
-    return any(
-        rule.action == restarts.RESTART_ALL_CONTAINERS
-        for container in containers
-        for rule in container.restart_policy_rules or ()
-    )
 
 
 def _all_restarting(pod: v1.Pod, observed: PodStatus, phase: str, wanted: bool) -> v1.PodCondition:

@@ -291,19 +291,12 @@ def newly_ended(old: v1.PodStatus, new: v1.PodStatus) -> list[tuple[str, int, st
 
 def illegal_transition(pod: v1.Pod, old: v1.PodStatus, new: v1.PodStatus) -> str | None:
     """Why a status must not follow another: a container that ended for good does not come back. Pure."""
-    if pod.spec.restart_policy == restarts.ALWAYS:
+    if pod.spec.restart_policy == restarts.ALWAYS or restarts.may_restart_all(pod.spec):
         return None
     kinds = (
         (pod.spec.containers, old.container_statuses, new.container_statuses, ""),
         (pod.spec.init_containers, old.init_container_statuses, new.init_container_statuses, "init "),
     )
-    if any(
-        rule.action == restarts.RESTART_ALL_CONTAINERS
-        for containers, *_ in kinds
-        for container in containers or ()
-        for rule in container.restart_policy_rules or ()
-    ):
-        return None
     for containers, old_statuses, new_statuses, kind in kinds:
         specs = {container.name: container for container in containers or ()}
         alive = {status.name for status in new_statuses or () if status.state.terminated is None}
