@@ -12,12 +12,12 @@ from tests.pods.observed import SECOND, container, exited, generate, observed, p
 from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
+from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses
-from trio_kubelet.pods.status.generate import sort_ips
 from trio_kubelet.pods.status.resources import (
     container_status_resources,
     pod_level_status,

@@ -12,7 +12,7 @@ from tests.runtime_configs.pods import NODE, container, first, node, pod
 from tests.slowness import within_cpu
 from trio_kubelet.podinfo.context import EnvSources, Features
 from trio_kubelet.podinfo.doors import ConfigError
-from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, sort_pod_ips
+from trio_kubelet.podinfo.downward import expand, expand_all, metadata_field, pod_field
 from trio_kubelet.runtime.configs.env import env_file_values, environment, expand_sub_path
 
 _VARIABLES = {"A": "1", "B": "$(A)", "": "empty"}
@@ -203,10 +203,18 @@ def test_other_fields_are_refused(path: str) -> None:
         metadata_field(pod(), path)
 
 
-def test_the_nodes_address_family_comes_first() -> None:
-    assert sort_pod_ips(["10.0.0.1", "fd00::1"], ["2001:db8::1"]) == ["fd00::1", "10.0.0.1"]
-    assert sort_pod_ips(["010.000.000.001", "fd00:0::1"], []) == ["10.0.0.1", "fd00::1"]
-    assert sort_pod_ips(["10.0.0.1", "fd00::1"], ["::"]) == ["fd00::1", "10.0.0.1"]
+@pytest.mark.parametrize(
+    ("node_ips", "value"),
+    [
+        ((), "10.0.0.1,fd00::1"),
+        (("192.0.2.2", "2001:db8::2"), "10.0.0.1,fd00::1"),
+        (("2001:db8::2", "192.0.2.2"), "fd00::1,10.0.0.1"),
+        (("::",), "fd00::1,10.0.0.1"),
+    ],
+)
+def test_the_nodes_address_family_comes_first(node_ips: tuple[str, ...], value: str) -> None:
+    context = node(node_ips=node_ips)
+    assert pod_field(pod(), "status.podIPs", ("010.000.000.001", "fd00:0::1"), context) == value
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ Then the expansion of `$(NAME)` in texts; rules: `third_party/forked/golang/expa
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_by_name
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
-from trio_kubelet.common.ip import parse_ip
+from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.podinfo.amounts import amount, milli, whole
 from trio_kubelet.podinfo.context import NodeContext
@@ -46,7 +45,7 @@ def metadata_field(pod: v1.Pod, path: str) -> str:
 
 def pod_field(pod: v1.Pod, path: str, pod_ips: Sequence[str], ctx: NodeContext) -> str:
     """A field for an environment variable: metadata, or what is known once the pod has its addresses."""
-    ordered = sort_pod_ips(pod_ips, ctx.node_ips)
+    ordered = sort_ips(pod_ips, ipv6_first=any(":" in ip for ip in ctx.node_ips[:1]))
     if path in ("status.hostIP", "status.hostIPs") and not ctx.host_ips:
         raise ConfigError("the node's addresses are not known")
     match path:
@@ -63,14 +62,6 @@ def pod_field(pod: v1.Pod, path: str, pod_ips: Sequence[str], ctx: NodeContext) 
         case "status.podIPs":
             return ",".join(ordered)
     return metadata_field(pod, path)
-
-
-def sort_pod_ips(pod_ips: Sequence[str], node_ips: Sequence[str]) -> list[str]:
-    """The first address of each IP family, the node's primary family (IPv4 if unknown) first."""
-    primary = ipaddress.ip_address(node_ips[0]).version if node_ips else 4
-    parsed = map(parse_ip, reversed(pod_ips))
-    first = {address.version: str(address) for address in parsed if address is not None}
-    return [first[version] for version in (primary, 10 - primary) if version in first]
 
 
 def container_resource(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.common.ip import parse_ip
+from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.qos import pod_qos
@@ -20,7 +19,10 @@ from trio_kubelet.pods.refs import FAILED, RUNNING, is_terminal_phase
 from trio_kubelet.pods.status.conditions import (
     DISRUPTION_TARGET,
     OWN,
+    READY,
     READY_TO_START,
+    RESIZE_IN_PROGRESS,
+    RESIZE_PENDING,
     find,
     own_conditions,
     put,
@@ -117,24 +119,6 @@ def past_active_deadline(pod: v1.Pod, status: v1.PodStatus, now_ns: int) -> bool
     return now_ns - parse_rfc3339(status.start_time) >= deadline * 1_000_000_000
 
 
-def sort_ips(ips: Sequence[str], ipv6_first: bool) -> list[str]:
-    """The first address of each family, the node's own family first."""
-    first: dict[int, str] = {}
-    for text in ips:
-        version, address = _address(text)
-        first.setdefault(version, address)
-    order = (6, 4) if ipv6_first else (4, 6)
-    return [first[version] for version in order if version in first]
-
-
-@lru_cache(maxsize=4096)
-def _address(text: str) -> tuple[int, str]:
-    """Family and usual form of an address. Each status of a pod has the same."""
-    address = parse_ip(text)
-    assert address is not None, text  # the reader of statuses takes no other
-    return address.version, str(address)
-
-
 def _settle_phase(pod: v1.Pod, phase: str, old: v1.PodStatus, now_ns: int) -> tuple[str, str, str]:
     """The phase that is shown, with reason and message: terminal phases are never left."""
     if is_terminal_phase(old.phase):
@@ -159,7 +143,7 @@ def _settle_phase(pod: v1.Pod, phase: str, old: v1.PodStatus, now_ns: int) -> tu
 def _passed_on(pod: v1.Pod, old: v1.PodStatus) -> list[v1.PodCondition]:
     """Conditions others own, and the one that says why the node ends the pod."""
     kept = [c for c in pod.status.conditions or () if c.type not in OWN]
-    for kind in ("PodResizePending", "PodResizeInProgress"):
+    for kind in (RESIZE_PENDING, RESIZE_IN_PROGRESS):
         resize = find(old.conditions, kind)
         if resize is not None and not is_terminal_phase(old.phase):
             kept.append(resize)
@@ -228,7 +212,7 @@ def _ready(
     # Not probed yet. A container that ran before the agent started keeps the readiness its pod had, so that a
     # restart of the agent takes nobody out of service. One that has taken the place of what the API server
     # has heard of does not (kubernetes/kubernetes 141473).
-    before = find(pod.status.conditions, "Ready") or find(old.conditions, "Ready")
+    before = find(pod.status.conditions, READY) or find(old.conditions, READY)
     if not probes.kept_before_ns or before is None or before.status != "True":
         return False
     heard = [each for shown in (pod.status, old) for each in _named(status.name, shown)]
