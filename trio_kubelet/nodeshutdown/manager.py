@@ -23,6 +23,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.small_files import write_small
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
 from trio_kubelet.nodeshutdown.doors import ShutdownPodsDoor
@@ -256,9 +257,5 @@ def store_state(root_dir: str, state: ShutdownState) -> None:
     """Writes the file, whole or not at all. Blocking. Raises OSError."""
     path = os.path.join(root_dir, STATE_FILE)
     fresh = os.path.join(root_dir, f".tmp-{STATE_FILE}")
-    with open(fresh, "wb") as file:
-        file.write(msgspec.json.encode(state))
-        os.fchmod(file.fileno(), 0o644)
-        file.flush()
-        os.fsync(file.fileno())
+    write_small(fresh, msgspec.json.encode(state), mode=0o644, sync=True)
     os.replace(fresh, path)

@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.small_files import write_small
+
 
 class PairFiles(msgspec.Struct, frozen=True):
     """Where a certificate chain and its key are; the same path twice for a file that holds both."""
@@ -56,13 +58,8 @@ def held(path: str) -> str:
 def write_whole(path: str, data: bytes, mode: int) -> None:
     """Writes a file so that nobody ever sees half of it, power cuts included. Raises OSError. Blocking."""
     temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_small(temporary, data, mode=mode, sync=True)
         os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):  # moved to its place, if all went well
