@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -19,8 +19,9 @@ from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems, thresholds_of
-from trio_kubelet.machine.cgroup_reader import cgroup_reader
+from trio_kubelet.machine.cgroup_reader import CgroupReader, cgroup_reader
 from trio_kubelet.machine.node_reader import are_apart
+from trio_kubelet.machine.values import CgroupUse
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Kind
 from trio_kubelet.sim.runtime import SimRuntime
@@ -69,8 +70,7 @@ def test_the_containers_filesystem_goes_with_another(layout: Layout, expected: s
         Threshold("containerfs.available", "1%"),
     )
     found = for_filesystems(given_thresholds, layout)
-    assert [t.least for t in found if t.signal == "containerfs.available"] == [expected]
-    assert set(given_thresholds[:2]) < set(found)
+    assert found == (*given_thresholds[:2], Threshold("containerfs.available", expected))
 
 
 def test_under_the_threshold_and_only_there() -> None:
@@ -165,6 +165,39 @@ def test_this_machine_can_be_read() -> None:
     assert 0 < signals["pid.available"].available < signals["pid.available"].capacity
     assert are_apart("/", "/proc")
     assert not are_apart("/", "/")
+
+
+class Cgroups(CgroupReader):
+    """Those of the machine and of its pods; `pods` is what those use, None where they have no cgroup."""
+
+    def __init__(self, pods: CgroupUse | None) -> None:
+        self._uses = {
+            "/": CgroupUse(at_ns=1, memory=900, working_set=700, cache=300, inactive_file=200),
+            "/kubepods": pods,
+        }
+
+    def uses(self, cgroups: Sequence[str], processes: bool = True) -> list[CgroupUse | None]:
+        return [self._uses[cgroup] for cgroup in cgroups]
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        (None, None),
+        (CgroupUse(at_ns=2, memory=500, working_set=400), None),  # without a limit it is the machine's memory
+        (CgroupUse(at_ns=2, memory_limit=800), None),
+        (
+            CgroupUse(at_ns=2, memory=500, working_set=400, cache=90, inactive_file=60, memory_limit=800),
+            Signal(400, 800, 2, 90, 60),
+        ),
+        (CgroupUse(at_ns=2, memory=900, working_set=850, memory_limit=800), Signal(0, 800, 2)),
+    ],
+)
+def test_memory_of_the_machine_and_of_its_pods(pods: CgroupUse | None, expected: Signal | None) -> None:
+    places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+    signals = read_signals(places, Cgroups(pods), SystemClock())
+    assert signals["memory.available"] == Signal(300, 1000, 1, 300, 200)
+    assert signals.get("allocatableMemory.available") == expected
 
 
 class World:

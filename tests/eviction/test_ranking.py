@@ -15,6 +15,7 @@ from trio_kubelet.eviction.decision import reclaims, victim
 from trio_kubelet.eviction.ranking import are_measured_since, rank
 from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Threshold
 from trio_kubelet.podinfo.qos import is_critical_pod
+from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.stats.summary_types import PodStats
 
 NODES_AT_ONCE = 500
@@ -203,6 +204,26 @@ def test_a_container_that_is_gone_is_not_blamed(signal: str) -> None:
     assert "Container c was using 7," in chosen.message
     assert "gone" not in chosen.message
     assert chosen.annotations["offending_containers"] == "c"
+
+
+def test_the_story_names_who_stands_around_the_victim() -> None:
+    critical = of("critical")
+    critical.metadata.annotations = {CONFIG_SOURCE_ANNOTATION: "file"}
+    uses = {"critical": 9, "victim": 8, "next": 7}
+    chosen = victim(
+        (Threshold("memory.available", "10"),),
+        {"memory.available": Signal(5, 100, cache=30, idle=20)},
+        Layout.ONE,
+        [of("next"), critical, of("victim")],
+        {name: pod_stats(name, figures("memory.available", use)) for name, use in uses.items()},
+        30,
+    )
+    assert chosen is not None
+    assert chosen.why == (
+        "memory.available is 5 of 100, less than 10 (page cache 30, of which 20 does not count as used); "
+        "number 2 of 3 to go: uses 8, more than its request of 0, priority 0; spared as critical: d/critical"
+        "; next: d/next (uses 7, more than its request of 0, priority 0)"
+    )
 
 
 def test_what_is_reclaimed_first() -> None:

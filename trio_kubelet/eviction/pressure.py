@@ -73,12 +73,7 @@ def to_act_on(now: Pressure, before: Pressure) -> tuple[Threshold, ...]:
     fresh = [
         each
         for each in now.met
-        if each.signal in now.read_at
-        and (
-            each.signal not in before.read_at
-            or not now.read_at[each.signal]
-            or now.read_at[each.signal] != before.read_at[each.signal]
-        )
+        if not (read_at := now.read_at[each.signal]) or read_at != before.read_at.get(each.signal)
     ]
     return tuple(sorted(fresh, key=lambda each: each.signal not in _MEMORY_FIRST))
 
