@@ -11,6 +11,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.yaml import is_json
+from trio_kubelet.common.deep_json import decode_flat
 
 
 class ManifestMetadata(v1.ObjectMeta):
@@ -56,8 +57,8 @@ def keep_spelling(manifest: ManifestPod | ManifestPodList, data: bytes) -> None:
         return
     try:
         kind: type[_Pod | _PodList] = _PodList if isinstance(manifest, ManifestPodList) else _Pod
-        spelled = [entry.fields_v1 for entry in _entries(msgspec.json.decode(data, type=kind))]
-    except (msgspec.MsgspecError, RecursionError):
+        spelled = [entry.fields_v1 for entry in _entries(decode_flat(data, kind))]
+    except msgspec.MsgspecError:
         return  # only a more lenient decoder reads it
     if len(spelled) == len(entries):  # as they are, unless members stand twice
         for entry, text in zip(entries, spelled, strict=True):

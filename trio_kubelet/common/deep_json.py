@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+import msgspec
+
 T = TypeVar("T")
 
 MOST_LEVELS: Final = 100
@@ -23,6 +25,16 @@ def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
         return decode(data)
     except RecursionError:
         return decode(without_depths(data))
+
+
+def decode_flat(content: bytes | str | msgspec.Raw, kind: type[T], *, strict: bool = True) -> T:
+    """What JSON says that has no such depths where all is well: a file of the agent's, say. Raises
+    msgspec.DecodeError, also if it is too deep.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind, strict=strict)
+    except RecursionError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def without_depths(data: bytes) -> bytes:

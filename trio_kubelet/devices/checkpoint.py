@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.devices.assignments import Assignment, Key
 from trio_kubelet.native.hashes import fnv1a32
 
@@ -77,9 +78,9 @@ def encode(data: Data) -> bytes:
 def decode(content: bytes) -> Data:
     """What a file says. Raises DeviceCheckpointError."""
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = decode_flat(content, _File)
         expected = checksum(file.data)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as exc:
+    except (msgspec.MsgspecError, ValueError) as exc:
         raise DeviceCheckpointError(f"cannot be read: {exc}") from exc
     if file.checksum != expected:
         raise DeviceCheckpointError(f"checkpoint is corrupted: checksum {file.checksum}, expected {expected}")

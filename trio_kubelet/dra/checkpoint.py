@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.dra.states import Claim, PreparedDevice
 
@@ -90,9 +91,9 @@ def _plain(device: PreparedDevice) -> dict[str, object]:
 def decode(content: bytes) -> list[Claim]:
     """What a file says. Raises ClaimCheckpointError."""
     try:
-        file = msgspec.json.decode(content, type=_File)
-        data = msgspec.json.decode(file.data, type=_Data)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+        file = decode_flat(content, _File)
+        data = decode_flat(file.data, _Data)
+    except msgspec.MsgspecError as exc:
         raise ClaimCheckpointError(f"cannot be read: {exc}") from exc
     expected = zlib.crc32(file.data.encode())
     if file.checksum != expected:

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.subids import ALL_IDS, IDRange, every_id
@@ -135,10 +136,10 @@ class UserNamespaceRanges:
         """A pod's range as it is written down."""
         try:
             with open(f"{pod_dir(self._root_dir, uid)}/{_FILE}", "rb") as file:
-                record = msgspec.json.decode(file.read(), type=_Record)
+                record = decode_flat(file.read(), _Record)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except msgspec.MsgspecError as error:
             raise ConfigError(f"user namespace: invalid mappings file of pod {uid}: {error}") from None
         mapping = record.uid_mappings[0] if len(record.uid_mappings) == 1 else None
         if mapping is None or record.gid_mappings != [mapping] or mapping.container_id != 0:

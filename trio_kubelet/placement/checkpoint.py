@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.native.hashes import fnv1a32
 from trio_kubelet.placement.cpu_state import CPUState
 from trio_kubelet.placement.cpusets import CPUSet, cpus_text, parse_cpus
@@ -54,7 +55,7 @@ def encode(policy: str, state: CPUState, pod_level: PodLevel = PodLevel.SHARED) 
 def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -> CPUState:
     """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = decode_flat(content, _File)
         of_file = file.policy_name, file.default_cpu_set, file.entries
         pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
         if file.checksum not in (0, _checksum(*of_file, None), _checksum(*of_file, pods)):
@@ -64,7 +65,7 @@ def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -
                 f'configured policy "{policy}" differs from state checkpoint policy "{file.policy_name}"'
             )
         return CPUState(_parsed(file.default_cpu_set, "default cpu set"), _assigned(file.entries), pods or {})
-    except (msgspec.MsgspecError, RecursionError, PlacementStateError) as exc:
+    except (msgspec.MsgspecError, PlacementStateError) as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
 
 
@@ -90,9 +91,9 @@ def _parsed(cpus: str, what: str, whose: str = "") -> CPUSet:
 def _pods(content: msgspec.Raw) -> Mapping[str, CPUSet] | None:
     """What pods were given as a whole; None where that is not to be made out."""
     try:
-        entries = msgspec.json.decode(content, type=dict[str, _PodEntry])
+        entries = decode_flat(content, dict[str, _PodEntry])
         return {uid: parse_cpus(entry.cpus) for uid, entry in entries.items()}
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+    except (msgspec.MsgspecError, ValueError):
         return None
 
 

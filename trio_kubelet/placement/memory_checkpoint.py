@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.native.hashes import fnv1a32
 from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.memory_state import Block, MemoryState, NodeMemory
@@ -51,8 +52,8 @@ def encode(policy: str, state: MemoryState, pod_level: PodLevel = PodLevel.SHARE
 def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -> MemoryState:
     """What a file says to an agent with this policy. Raises PlacementStateError."""
     try:
-        file = msgspec.json.decode(content, type=_File, strict=False)
-    except (msgspec.MsgspecError, RecursionError) as exc:
+        file = decode_flat(content, _File, strict=False)
+    except msgspec.MsgspecError as exc:
         raise PlacementStateError(f"could not restore state from checkpoint: {exc}") from exc
     state = MemoryState(file.machine_state, file.entries)
     pods = None if pod_level is PodLevel.SHARED else _pods(file.pod_entries)
@@ -72,8 +73,8 @@ def decode(content: bytes, policy: str, pod_level: PodLevel = PodLevel.SHARED) -
 def _pods(content: msgspec.Raw) -> Mapping[str, tuple[Block, ...]] | None:
     """What pods were given as a whole; None where that is not to be made out."""
     try:
-        entries = msgspec.json.decode(content, type=dict[str, _PodEntry])
-    except (msgspec.MsgspecError, RecursionError):
+        entries = decode_flat(content, dict[str, _PodEntry])
+    except msgspec.MsgspecError:
         return None
     return {uid: entry.blocks for uid, entry in entries.items()}
 

@@ -13,6 +13,7 @@ import msgspec
 
 from trio_kubelet.api.quantity import QuantityError, parse
 from trio_kubelet.api.v1 import ResourceRequirements
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.native.hashes import fnv1a32
 
 ALLOCATED: Final = "allocated_pods_state"
@@ -50,13 +51,13 @@ def encode(allocations: Mapping[str, Allocation]) -> bytes:
 def decode(content: bytes) -> dict[str, Allocation]:
     """What pods have, by UID. Raises AllocationFileError."""
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = decode_flat(content, _File)
         if file.checksum != _checksum(file.data):
             raise AllocationFileError("checkpoint is corrupted")
-        entries = msgspec.json.decode(file.data, type=_Entries).entries
+        entries = decode_flat(file.data, _Entries).entries
         for each in entries.values():
             _check(each)
-    except (msgspec.MsgspecError, RecursionError, QuantityError) as exc:
+    except (msgspec.MsgspecError, QuantityError) as exc:
         raise AllocationFileError(f"failed to get pod resource information: {exc}") from exc
     return entries
 

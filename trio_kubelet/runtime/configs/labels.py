@@ -15,6 +15,7 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.tree import json_text
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.native.hashes import container_hash
 from trio_kubelet.observed.types import POD_UID as POD_UID
 
@@ -152,8 +153,8 @@ def read_pre_stop(text: str) -> v1.LifecycleHandler | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=v1.LifecycleHandler)
-    except (msgspec.MsgspecError, RecursionError):
+        return decode_flat(text, v1.LifecycleHandler)
+    except msgspec.MsgspecError:
         return None
 
 
@@ -162,8 +163,8 @@ def read_ports(text: str) -> tuple[v1.ContainerPort, ...]:
     if not text:
         return ()
     try:
-        return msgspec.json.decode(text, type=tuple[v1.ContainerPort, ...])
-    except (msgspec.MsgspecError, RecursionError):
+        return decode_flat(text, tuple[v1.ContainerPort, ...])
+    except msgspec.MsgspecError:
         return ()
 
 

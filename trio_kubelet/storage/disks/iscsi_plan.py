@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.specs import Spec
 
@@ -226,8 +227,8 @@ def saved(target: Target) -> bytes:
 def load(text: bytes) -> Target | None:
     """What the file says, None if it cannot be read."""
     try:
-        found = msgspec.json.decode(text, type=Target)
-    except (msgspec.DecodeError, RecursionError):
+        found = decode_flat(text, Target)
+    except msgspec.DecodeError:
         return None
     return found if found.portals and found.iqn else None
 
