@@ -237,6 +237,12 @@ async def test_answers_of_all_kinds(answer: bytes, status: int, body: bytes, sta
         assert (found.status, found.body, bool(requests._idle)) == (status, body, stays)
 
 
+async def test_headers_are_in_the_letters_of_go() -> None:
+    head = b"HTTP/1.1 204 No Content\r\n" + "Warning: 299 - größe\r\nWARNING: b\r\n\r\n".encode()
+    async with running(Server(head)) as requests:
+        assert (await ask(requests)).headers == {"warning": "299 - größe, b"}
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -361,6 +361,22 @@ async def test_lists_have_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.get("/api/v1/pods", v1.PodList)
 
 
+async def test_what_an_api_server_warns_of_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    headers = (
+        ("Warning", r'299 - "unknown field \"spec.a\"", 299 api "a \\ b" "Sat, 25 Aug 2012 23:34:45 GMT"'),
+        ("Warning", '199 - "of another kind", 299 - "", 299 - "the third"'),
+        ("Warning", '299 "no agent", 299 - "not read any more"'),
+    )
+    async with api(lambda request: Response(headers=headers, body=b"{}")) as (client, _):
+        await client.get("/api/v1/nodes/n", v1.Node)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "Warning: " in line]
+    assert [line.partition("] ")[2] for line in lines] == [
+        r'"Warning: unknown field \"spec.a\""',
+        r'"Warning: a \\ b"',
+        '"Warning: the third"',
+    ]
+
+
 async def test_cookies_and_redirects_of_an_api_server_are_ignored() -> None:
     def answer(request: Request) -> Response:
         headers = (("Set-Cookie", "session=1; Path=/"), ("Location", "/elsewhere"))

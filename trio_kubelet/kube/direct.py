@@ -217,7 +217,7 @@ def _headers(answer: h11.Response) -> dict[str, str]:
     """By their names in lower case."""
     found: dict[str, str] = {}
     for name, value in answer.headers:
-        key, text = name.decode("ascii"), value.decode("latin-1")
+        key, text = name.decode("ascii"), value.decode("utf-8", "replace")
         found[key] = f"{found[key]}, {text}" if key in found else text
     return found
 

@@ -9,9 +9,10 @@ is done. Watches end by themselves within minutes, or at once when `renew` says 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -70,6 +71,7 @@ _KEPT = 20
 _EXPIRY = 60.0
 _AS_IT_IS = "/:@!$&'()*+,;=~-._%"
 """Of a path: what is escaped already stays as it is."""
+_WARNING: Final = re.compile(r'\s*(?P<code>\d{3}) \S+ "(?P<text>(?:[^"\\]|\\.)*)"\s*(?:"[^"]*"\s*)?(?:,|$)')
 
 # A peer that is gone without a word is noticed within a minute, on plain HTTP too.
 _KEEPALIVE = [
@@ -209,6 +211,8 @@ class NetworkDoor:
         self._judge(answer.status, identity)
         self._count(str(answer.status), request.method)
         self._measure(request, trio.current_time() - began, len(answer.body))
+        for text in _warnings(answer.headers.get("warning", "")):
+            log.info(f"Warning: {text}")
         return answer
 
     @asynccontextmanager
@@ -395,6 +399,17 @@ def _longest(request: APIRequest) -> int:
 
 def _seconds(retry_after: str) -> float | None:
     return float(retry_after) if retry_after.isdecimal() else None
+
+
+def _warnings(header: str) -> Iterator[str]:
+    """What the server says about a request that it took all the same: of a field it does not know, a version
+    that goes (RFC 7234 5.5, code 299). What is no warning ends the header, as for client-go.
+    """
+    end = 0
+    while (found := _WARNING.match(header, end)) is not None:
+        end = found.end()
+        if found["code"] == "299" and found["text"]:
+            yield re.sub(r"\\(.)", r"\1", found["text"])
 
 
 async def _chunks(answer: httpx.Response, path: str, url: str) -> AsyncIterator[bytes]:
