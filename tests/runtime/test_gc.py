@@ -29,8 +29,10 @@ from trio_kubelet.runtime.log_links import restart_count_after
 from trio_kubelet.sim.faults import Kind
 
 
-def dead(id: str, created: int, name: str = "c", uid: str = "u", starting: bool = False) -> DeadContainer:
-    return DeadContainer(id=id, uid=uid, name=name, created_at_ns=created, created=starting)
+def dead(
+    id: str, created: int, name: str = "c", uid: str = "u", starting: bool = False, attempt: int = 0
+) -> DeadContainer:
+    return DeadContainer(id=id, uid=uid, name=name, attempt=attempt, created_at_ns=created, created=starting)
 
 
 def ids(found: list[DeadContainer] | list[FoundSandbox]) -> list[str]:
@@ -47,6 +49,7 @@ def nobody(uid: str) -> bool:
 
 THREE = [dead("a", 1), dead("c", 3), dead("b", 2)]
 TWO_NAMES = [*THREE, dead("x", 4, "other"), dead("y", 5, "other")]
+CLOCK_SET_BACK = [dead("a", 9, attempt=1), dead("b", 3, attempt=2), dead("c", 4, attempt=3)]
 STARTING = [dead("old", 1, starting=True), dead("died", 2), dead("new", 3, starting=True)]
 
 
@@ -61,6 +64,7 @@ STARTING = [dead("old", 1, starting=True), dead("died", 2), dead("new", 3, start
         (TWO_NAMES, GCPolicy(max_per_pod_container=-1, max_containers=2), ["a", "b", "x"]),
         (TWO_NAMES, GCPolicy(max_per_pod_container=-1, max_containers=1), ["a", "b", "x", "c"]),
         (TWO_NAMES, GCPolicy(max_per_pod_container=-1, max_containers=0), ["a", "b", "x", "c", "y"]),
+        (CLOCK_SET_BACK, GCPolicy(), ["a", "b"]),
         ([], GCPolicy(max_containers=0), []),
         (STARTING, GCPolicy(), ["old"]),
         (STARTING, GCPolicy(max_per_pod_container=0), ["old", "died"]),
@@ -120,14 +124,15 @@ def test_the_limits_hold_and_newer_ones_stay(
         assert not any(c.created_at_ns > kept.created_at_ns for c in unit if c in gone)
 
 
-def box(id: str, created: int, ready: bool = False, uid: str = "u") -> FoundSandbox:
-    return FoundSandbox(id=id, uid=uid, created_at_ns=created, ready=ready)
+def box(id: str, created: int, ready: bool = False, uid: str = "u", attempt: int = 0) -> FoundSandbox:
+    return FoundSandbox(id=id, uid=uid, attempt=attempt, created_at_ns=created, ready=ready)
 
 
 @pytest.mark.parametrize(
     ("found", "doomed", "gone"),
     [
         ([box("old", 1), box("new", 2)], False, ["old"]),
+        ([box("old", 9), box("new", 2, attempt=1)], False, ["old"]),  # the clock was set back
         ([box("new", 2)], False, []),
         ([box("old", 1), box("new", 2)], True, ["old", "new"]),
         ([box("old", 1, ready=True), box("new", 2)], True, ["new"]),
@@ -157,6 +162,15 @@ def test_pruning_after_an_end() -> None:
     assert prune("nobody") == []
     assert prune("a2", remove_all=True) == ["b1", "a2", "a1"]
     assert prune("", keep=1) == ["a2", "a1"]
+
+
+def test_after_a_clock_was_set_back_the_last_end_is_still_kept() -> None:
+    observed = status(
+        seen("a", "exited", id="before", created_at_ns=9, restart_count=1),
+        seen("a", "exited", id="last", created_at_ns=3, restart_count=2),
+        sandboxes=(sandbox(),),
+    )
+    assert [c.id for c in containers_to_prune(observed, "last", remove_all=False, keep=1)] == ["before"]
 
 
 def test_the_uid_in_a_log_directory() -> None:

@@ -49,6 +49,7 @@ class DeadContainer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     uid: str
     name: str
+    attempt: int
     created_at_ns: int
     unknown: bool = False
     created: bool = False
@@ -59,6 +60,7 @@ class FoundSandbox(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     uid: str
+    attempt: int
     created_at_ns: int
     ready: bool
 
@@ -69,7 +71,8 @@ def containers_to_remove(
     """Dead containers to remove, in order.
 
     All of a doomed pod; then, of each container name of a pod, the oldest beyond the limit; then
-    what is beyond the total limit, at first evenly from all names, then the oldest.
+    what is beyond the total limit, at first evenly from all names, then the oldest. Of one name the
+    oldest are those of the first attempts, for clocks are set back (`PodStatus.containers_named`).
 
     One that was created last of its name and not started yet is the successor of a dead one, and
     does not take its place. (For the kubelet it does: a crash that a collection coincides with
@@ -79,7 +82,7 @@ def containers_to_remove(
     for container in dead:
         units.setdefault((container.uid, container.name), []).append(container)
     for unit in units.values():
-        unit.sort(key=lambda c: -c.created_at_ns)
+        unit.sort(key=lambda c: (-c.attempt, -c.created_at_ns))
     gone: list[DeadContainer] = []
     for key in [key for key in units if is_doomed(key[0])]:
         gone += reversed(units.pop(key))
@@ -117,7 +120,7 @@ def sandboxes_to_remove(
         pods.setdefault(sandbox.uid, []).append(sandbox)
     gone: list[FoundSandbox] = []
     for uid, sandboxes in pods.items():
-        oldest_first = sorted(sandboxes, key=lambda s: s.created_at_ns)
+        oldest_first = sorted(sandboxes, key=lambda s: (s.attempt, s.created_at_ns))
         candidates = oldest_first if is_doomed(uid) else oldest_first[:-1]
         gone += [sandbox for sandbox in candidates if not sandbox.ready]
     return gone
@@ -136,7 +139,7 @@ def containers_to_prune(
     if not remove_all and exited_id:
         names = {c.name for c in status.containers if c.id == exited_id}
         dead = [c for c in dead if c.name in names]
-    dead.sort(key=lambda c: -c.created_at_ns)
+    dead.sort(key=lambda c: (-c.restart_count, -c.created_at_ns))
     return dead if remove_all else dead[keep:]
 
 
@@ -204,6 +207,7 @@ class GarbageCollector:
                 id=container.id,
                 uid=read_identity(container.labels).uid,
                 name=container.metadata.name,
+                attempt=container.metadata.attempt,
                 created_at_ns=container.created_at,
                 unknown=container.state == cri.CONTAINER_UNKNOWN,
                 created=container.state == cri.CONTAINER_CREATED,
@@ -239,6 +243,7 @@ class GarbageCollector:
             FoundSandbox(
                 id=sandbox.id,
                 uid=sandbox.metadata.uid,
+                attempt=sandbox.metadata.attempt,
                 created_at_ns=sandbox.created_at,
                 ready=sandbox.state == cri.SANDBOX_READY,
             )
