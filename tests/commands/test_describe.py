@@ -14,6 +14,10 @@ from tests.commands.test_render import POD
 def test_describe(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(agent, "describe", "pod", "web") == 0
     assert "Story:" in capsys.readouterr().out
+    assert run(agent, "describe", "pod", "web", "--show-events=false") == 0
+    said = capsys.readouterr().out
+    assert "Story:" in said
+    assert "Events:" not in said
     assert run(agent, "describe", "pod", "nope") == 1
     assert "'nope'" in capsys.readouterr().err
     assert run(agent, "describe", "pods", "-n", "other") == 0
@@ -71,6 +75,10 @@ def test_a_description_of_the_node(
     ):
         assert line in lines
     assert "BackOff" not in text
+    assert run(agent, "describe", "node", "--show-events=false") == 0
+    assert "Events" not in capsys.readouterr().out
+    assert run(agent, "describe", "node", "--show-events=true") == 0
+    assert "NodeReady" in capsys.readouterr().out
 
 
 def test_a_node_is_described_with_its_networks_and_its_cloud(

@@ -132,6 +132,17 @@ def test_names_that_are_not_there_do_not_hide_those_that_are(
         assert "there is no pod 'nope', 'nor-this'" in said.err
 
 
+def test_what_is_not_there_may_be_no_error(
+    agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for asked in (["pods", "nope"], ["node", "other"], ["pods", "-n", "nowhere"], ["events", "pod/nope"]):
+        for form in ([], ["-o", "name"]):
+            assert run(agent, "get", *asked, *form, "--ignore-not-found") == 0
+            assert capsys.readouterr() == ("", "")
+    assert run(agent, "get", "pods", "nope", "db", "-o", "name", "--ignore-not-found") == 0
+    assert capsys.readouterr() == ("pod/db\n", "")
+
+
 def test_tables_without_their_headers(
     agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

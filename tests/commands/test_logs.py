@@ -51,6 +51,19 @@ def test_the_container_that_a_pod_says_is_meant(
     assert b"has no container 'nope', it has: c, d, e, i" in capfdbinary.readouterr().err
 
 
+def test_nothing_but_what_the_command_prints(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(*_: object) -> int:
+        return 7
+
+    monkeypatch.setattr("trio_kubelet.commands.exec._run", end)
+    for quiet, told in (([], True), (["-q"], False), (["--quiet"], False)):
+        assert main(["exec", "-it", *quiet, "web", "--root-dir", str(agent), "--", "date"]) == 7
+        said = capsys.readouterr().err
+        assert ("Defaulted container" in said, "Unable to use a TTY" in said) == (told, told)
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_no_command_runs_in_a_pod_that_is_over(
     phase: str, agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.stand_in import SUMMARY, run
+from tests.commands.stand_in import NODE, SUMMARY, run
 
 
 def test_usage_reads_like_kubectls(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,6 +51,30 @@ def test_usage_together(agent: Path, two_pods: None, capsys: pytest.CaptureFixtu
 def test_shares_of_all_that_the_node_has(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(agent, "top", "node", "--show-capacity", "--no-headers") == 0
     assert capsys.readouterr().out.split() == ["node1", "501m", "12%", "1024Mi", "12%"]
+
+
+def test_what_is_swapped_out(
+    agent: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(agent, "top", "node", "--show-swap", "--no-headers") == 0
+    assert capsys.readouterr().out.split()[-2:] == ["<unknown>", "<unknown>"]
+    swap = {"swap": {"swapUsageBytes": 5 << 20}}
+    node_info = {**NODE["status"]["nodeInfo"], "swap": {"capacity": 20 << 20}}  # type: ignore[index]
+    monkeypatch.setitem(NODE, "status", {**NODE["status"], "nodeInfo": node_info})  # type: ignore[dict-item]
+    monkeypatch.setitem(SUMMARY, "node", {**SUMMARY["node"], **swap})  # type: ignore[dict-item]
+    monkeypatch.setitem(SUMMARY, "pods", [{**SUMMARY["pods"][0], **swap}])  # type: ignore[index]
+    assert run(agent, "top", "node", "--show-swap") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME    CPU(cores)   CPU(%)   MEMORY(bytes)   MEMORY(%)   SWAP(bytes)   SWAP(%)",
+        "node1   501m         25%      1024Mi          25%         5Mi           25%",
+    ]
+    assert run(agent, "top", "pods", "--show-swap", "--sum") == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["NAMESPACE", "NAME", "CPU(cores)", "MEMORY(bytes)", "SWAP(bytes)"],
+        ["default", "web-node1", "12m", "34Mi", "5Mi"],
+        ["________"] * 3,
+        ["12m", "34Mi", "5Mi"],
+    ]
 
 
 @pytest.mark.parametrize(("nano_cores", "part"), [(19_000_001, "1%"), (580_000_000, "28%")])

@@ -39,6 +39,8 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{name} is true or false, not {value!r}")
             elif _BOOLEANS[value]:
                 found.append(name)
+            elif (negation := name.replace("--", "--no-", 1)) in switches:
+                found.append(negation)
         options, beyond = self.parse_known_args(found)
         if unknown := [word for word in beyond if word.startswith("-") and word != "-"]:
             self.error(f"unknown flag: {' '.join(unknown)}")

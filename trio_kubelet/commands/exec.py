@@ -43,9 +43,10 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     pod = the_pod(options.pod, options.namespace, socket_path)
     if (phase := pod.get("status", {}).get("phase")) in ("Succeeded", "Failed"):
         raise NotThere(f"cannot exec into a container in a completed pod; current phase is {phase}")
-    path = path_of(pod, choose_container(pod, options.container or default_container(pod)), "exec")
+    wanted = options.container or default_container(pod)
+    path = path_of(pod, choose_container(pod, wanted, quiet=options.quiet), "exec")
     terminal = options.tty and options.stdin and sys.stdin.isatty()
-    if options.tty and options.stdin and not terminal:
+    if options.tty and options.stdin and not terminal and not options.quiet:
         complain("Unable to use a TTY - input is not a terminal or the right kind of file")
     query = [("command", word) for word in options.words] + [("output", "1")]
     query += [("input", "1")] if options.stdin else []

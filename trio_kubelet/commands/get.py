@@ -64,7 +64,16 @@ _COUNTED_EVENT: Final = replace(
 
 def get(options: argparse.Namespace, socket_path: str) -> None:
     """Lists pods, the node or its events. Raises NotThere, SeveralPods, JSONPathError, AgentUnreachable."""
-    _LISTED[options.kind](options, socket_path)
+    try:
+        _LISTED[options.kind](options, socket_path)
+    except queries.NotThere:
+        if not options.ignore_not_found:
+            raise
+
+
+def _say_nothing(options: argparse.Namespace, what: str) -> None:
+    if not options.ignore_not_found:
+        complain(queries.nothing(options, what))
 
 
 def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
@@ -72,7 +81,7 @@ def _get_pods(options: argparse.Namespace, socket_path: str) -> None:
     while True:
         pods, missing = queries.chosen_pods(options, socket_path)
         if not (pods or missing or options.watch or options.output.document):
-            complain(queries.nothing(options, "pods"))
+            _say_nothing(options, "pods")
             return
         if pods or not missing:
             shown = _print(options, _POD, pods, shown)
@@ -88,7 +97,7 @@ def _get_node(options: argparse.Namespace, socket_path: str) -> None:
     while True:
         nodes = queries.chosen_nodes(options, socket_path)
         if not (nodes or options.watch or options.output.document):
-            complain(queries.nothing(options, "nodes"))
+            _say_nothing(options, "nodes")
             return
         if nodes or not options.watch:
             shown = _print(options, _NODE, nodes, shown)
@@ -106,7 +115,7 @@ def _get_events(options: argparse.Namespace, socket_path: str) -> None:
     if wanted or (options.output.document and not options.watch):
         shown = _print(options, kind, wanted, shown)
     elif not options.watch:
-        complain(queries.nothing(options, "events"))
+        _say_nothing(options, "events")
     while options.watch:
         time.sleep(WATCH_PERIOD)
         news = queries.events(socket_path, events[-1]["number"] if events else 0)

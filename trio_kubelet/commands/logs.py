@@ -136,11 +136,11 @@ def containers_of(pod: Json) -> Sequence[str]:
     return [container["name"] for kind in kinds for container in pod["spec"].get(kind) or ()]
 
 
-def choose_container(pod: Json, wanted: str) -> str:
-    """The container that is meant: that named, the pod's default one, else the first, which is then said.
-
-    Raises NotThere.
+def choose_container(pod: Json, wanted: str, *, quiet: bool = False) -> str:
+    """The container that is meant: that named, the pod's default one, else the first, which is then said
+    unless `quiet`. Raises NotThere.
     """
+    tell: Callable[[str], None] = (lambda text: None) if quiet else complain
     spec = pod["spec"]
     regular = [container["name"] for container in spec.get("containers") or ()]
     inits = [container["name"] for container in spec.get("initContainers") or ()]
@@ -154,11 +154,11 @@ def choose_container(pod: Json, wanted: str) -> str:
     if default := default_container(pod):
         if default in every:
             return default
-        complain(f'Default container name "{default}" not found in pod {pod_name}')
+        tell(f'Default container name "{default}" not found in pod {pod_name}')
     if len(every) > 1:
         marked = [*(f"{name} (ephem)" for name in ephemerals), *(f"{name} (init)" for name in inits)]
         out_of = ", ".join([*regular, *marked])
-        complain(f'Defaulted container "{regular[0]}" out of: {out_of}')
+        tell(f'Defaulted container "{regular[0]}" out of: {out_of}')
     return str(regular[0])
 
 

@@ -59,7 +59,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         own, words = own[:at], own[at + 1 :]
     parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
     parser.set_defaults(names=(), selector=None, fields=None, types=[], sort_by=None)
-    parser.set_defaults(show_labels=False, label_columns=[], containers=False, sum=False, show_capacity=False)
+    parser.set_defaults(show_labels=False, label_columns=[], ignore_not_found=False)
+    parser.set_defaults(containers=False, sum=False, show_capacity=False, show_swap=False)
     _where(parser)
     _PARSERS[command](parser)
     options, beyond = parser.read(own)
@@ -122,6 +123,8 @@ def _add_get(parser: Parser) -> None:
         action="extend",
         help="these labels as columns of the table: app,tier",
     )
+    missing_help = "what is not there is no error, and nothing is said of it"
+    parser.add_argument("--ignore-not-found", action="store_true", help=missing_help)
     path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
     parser.add_argument("--sort-by", metavar="PATH", help=path_help)
 
@@ -152,6 +155,10 @@ def _add_describe(parser: Parser) -> None:
     names_help = "only these; a pod's name may lack the node's name at its end"
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
+    events_help = "with the events about each (default: true)"
+    parser.add_argument(
+        "--show-events", action=argparse.BooleanOptionalAction, default=True, help=events_help
+    )
 
 
 def _add_top(parser: Parser) -> None:
@@ -164,6 +171,7 @@ def _add_top(parser: Parser) -> None:
     parser.add_argument("--sum", action="store_true", help="what all pods use together in a last line")
     capacity_help = "shares of all that the node has, not of what pods may have"
     parser.add_argument("--show-capacity", action="store_true", help=capacity_help)
+    parser.add_argument("--show-swap", action="store_true", help="what is swapped out, too")
     parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
     parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
 
@@ -206,6 +214,7 @@ def _add_exec(parser: Parser) -> None:
     parser.add_argument("-c", "--container", default="", help="which container (default: the first)")
     parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input on")
     parser.add_argument("-t", "--tty", action="store_true", help="the command gets a terminal")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only what the command prints")
 
 
 _PARSERS: Final[Mapping[str, Callable[[Parser], None]]] = {

@@ -11,7 +11,6 @@ import msgspec
 from trio_kubelet.api import quantity
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.commands.event_text import described_events
 from trio_kubelet.commands.render import age, aligned, annotation_lines, fields, pairs
 from trio_kubelet.podinfo.amounts import Amounts, add, amount, counted
 from trio_kubelet.podinfo.totals import pod_limits, pod_requests
@@ -64,7 +63,7 @@ def _address(status: Json, kind: str) -> str:
     return next((a["address"] for a in status.get("addresses") or () if a["type"] == kind), _NONE)
 
 
-def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_ns: int) -> list[str]:
+def describe_node(node: Json, pods: Iterable[Json], events: Sequence[str], now_ns: int) -> list[str]:
     """What `kubectl describe node` would say of it."""
     metadata, spec, status = node["metadata"], node.get("spec") or {}, node["status"]
     taints = [
@@ -100,7 +99,7 @@ def describe_node(node: Json, pods: Iterable[Json], events: Sequence[Json], now_
     )
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
     lines += _pods(running, status.get("allocatable") or status.get("capacity") or {}, now_ns)
-    return lines + described_events(events, now_ns)
+    return [*lines, *events]
 
 
 def _conditions(conditions: Sequence[Json]) -> list[str]:

@@ -30,7 +30,9 @@ def _described_node(options: argparse.Namespace, socket_path: str) -> Iterator[S
     nodes = queries.chosen_nodes(options, socket_path)
     about = [event for event in queries.events(socket_path) if event["kind"] == "Node"]
     for node in nodes:
-        yield describe_node(node, queries.pods("", socket_path), about, time.time_ns())
+        now_ns = time.time_ns()
+        told = described_events(about, now_ns) if options.show_events else []
+        yield describe_node(node, queries.pods("", socket_path), told, now_ns)
     if not nodes:
         complain(queries.nothing(options, "nodes"))
 
@@ -43,7 +45,8 @@ def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[S
         about = [event for event in events if event["uid"] == uid]
         story = json.loads(ask(socket_path, f"/debug/story/{uid}"))
         now_ns = time.time_ns()
-        yield describe_pod(pod, described_events(about, now_ns), story, now_ns)
+        told = described_events(about, now_ns) if options.show_events else []
+        yield describe_pod(pod, told, story, now_ns)
     if missing:
         raise queries.missing(missing, options.namespace)
     if not pods:
@@ -67,7 +70,10 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         if not nodes:
             raise NotThere(queries.nothing(options, "nodes"))
         table = node_usage(
-            json.loads(ask(socket_path, "/stats/summary")), nodes[0], of_capacity=options.show_capacity
+            json.loads(ask(socket_path, "/stats/summary")),
+            nodes[0],
+            of_capacity=options.show_capacity,
+            swap=options.show_swap,
         )
     else:
         pods, missing = queries.chosen_pods(options, socket_path)
@@ -76,7 +82,12 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         keys = {(pod["metadata"].get("namespace", ""), pod["metadata"]["name"]) for pod in pods}
         summary = json.loads(ask(socket_path, "/stats/summary"))
         table = pod_usage(
-            summary, keys, containers=options.containers, sort_by=options.sort_by, total=options.sum
+            summary,
+            keys,
+            containers=options.containers,
+            swap=options.show_swap,
+            sort_by=options.sort_by,
+            total=options.sum,
         )
         if not keys:
             complain(queries.nothing(options, "pods"))

@@ -19,6 +19,7 @@ def pod_usage(
     wanted: Collection[tuple[str, str]],
     *,
     containers: bool,
+    swap: bool = False,
     sort_by: str | None = None,
     total: bool = False,
 ) -> list[str]:
@@ -28,7 +29,8 @@ def pod_usage(
     names. With `total`, two lines at the end say what the others come to.
     """
     of_container = ["NAME"] if containers else []
-    rows = [["NAMESPACE", "POD" if containers else "NAME", *of_container, "CPU(cores)", "MEMORY(bytes)"]]
+    columns = [*of_container, "CPU(cores)", "MEMORY(bytes)", *(["SWAP(bytes)"] if swap else ())]
+    rows = [["NAMESPACE", "POD" if containers else "NAME", *columns]]
     usages: list[Json] = []
     for pod in _sorted(sorted(summary.get("pods") or (), key=_key), sort_by):
         if (key := _key(pod)) not in wanted:
@@ -37,12 +39,21 @@ def pod_usage(
         parts = _sorted(named, sort_by) if containers else [pod]
         usages += parts
         rows += [
-            [*key, *([part["name"]] if containers else ()), _cores(part), _memory(part)] for part in parts
+            [
+                *key,
+                *([part["name"]] if containers else ()),
+                _cores(part),
+                _memory(part),
+                *([_in_mebi(_swapped(part))] if swap else ()),
+            ]
+            for part in parts
         ]
     if total and usages:
-        cores, memory = (sum(used(part) or 0 for part in usages) for used in (_nano_cores, _working_set))
-        blank = [""] * (len(rows[0]) - 2)
-        rows += [[*blank, "________", "________"], [*blank, f"{milli(cores)}m", _as_memory(memory)]]
+        measured = (_nano_cores, _working_set, *([_swapped] if swap else ()))
+        cores, *sizes = (sum(used(part) or 0 for part in usages) for used in measured)
+        blank = [""] * (len(rows[0]) - len(measured))
+        rows.append([*blank, *["________"] * len(measured)])
+        rows.append([*blank, f"{milli(cores)}m", *map(_in_mebi, sizes)])
     return aligned(rows)
 
 
@@ -57,7 +68,7 @@ def _sorted(usages: Sequence[Json], sort_by: str | None) -> Sequence[Json]:
     return sorted(usages, key=lambda usage: -(used(usage) or 0))
 
 
-def node_usage(summary: Json, node: Json, *, of_capacity: bool = False) -> list[str]:
+def node_usage(summary: Json, node: Json, *, of_capacity: bool = False, swap: bool = False) -> list[str]:
     """The lines of `kubectl top node`, with the shares of what pods may have, or of all there is."""
     used, there = summary["node"], node["status"].get("capacity" if of_capacity else "allocatable") or {}
     rows = [["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"]]
@@ -72,6 +83,11 @@ def node_usage(summary: Json, node: Json, *, of_capacity: bool = False) -> list[
             _share(_working_set(used), memory),
         ]
     )
+    if swap:
+        there_is = ((node["status"].get("nodeInfo") or {}).get("swap") or {}).get("capacity")
+        swapped = None if there_is is None else _swapped(used)
+        rows[0] += ["SWAP(bytes)", "SWAP(%)"]
+        rows[1] += [_in_mebi(swapped), _share(swapped, there_is or 1)]
     return aligned(rows)
 
 
@@ -86,12 +102,11 @@ def _cores(usage: Json) -> str:
 
 
 def _memory(usage: Json) -> str:
-    used = _working_set(usage)
-    return _UNKNOWN if used is None else _as_memory(used)
+    return _in_mebi(_working_set(usage))
 
 
-def _as_memory(bytes_used: int) -> str:
-    return f"{bytes_used // _MEBI}Mi"
+def _in_mebi(bytes_used: int | None) -> str:
+    return _UNKNOWN if bytes_used is None else f"{bytes_used // _MEBI}Mi"
 
 
 def _nano_cores(usage: Json) -> int | None:
@@ -106,4 +121,9 @@ def _milli_cores(usage: Json) -> int | None:
 
 def _working_set(usage: Json) -> int | None:
     found = (usage.get("memory") or {}).get("workingSetBytes")
+    return None if found is None else int(found)
+
+
+def _swapped(usage: Json) -> int | None:
+    found = (usage.get("swap") or {}).get("swapUsageBytes")
     return None if found is None else int(found)
