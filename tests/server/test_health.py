@@ -68,3 +68,15 @@ async def test_what_the_port_for_health_is_asked_counts() -> None:
         nursery.cancel_scope.cancel()
     assert answers == [200, 200, 200, 404, 404]
     assert metrics.health.totals == {("ping", True): 2}
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "::"])
+async def test_the_address_that_stands_for_all_is_of_both_families(everywhere: str) -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as free:
+        port = free.getsockname()[1]
+    config = KubeletConfiguration(healthz_port=port, healthz_bind_address=everywhere)
+    async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as client:
+        await health_port(nursery, config, HTTPMetrics(CollectorRegistry()))
+        for host in ("127.0.0.1", "[::1]"):
+            assert (await client.get(f"http://{host}:{port}/healthz")).text == "ok", host
+        nursery.cancel_scope.cancel()

@@ -12,7 +12,7 @@ import trio
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.http.metrics import HealthCounts, HTTPMetrics
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, not_found, serve
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, listen, not_found, serve
 from trio_kubelet.server.pages.health import answer_health
 
 
@@ -44,7 +44,7 @@ async def serve_on(
     async def once() -> None:
         nonlocal tried
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host)
+            listeners = await listen(host, port)
         finally:
             if not tried:
                 tried = True

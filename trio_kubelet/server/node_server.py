@@ -20,7 +20,7 @@ from trio_kubelet.server.doors import ContextProvider
 from trio_kubelet.server.http.connections import Crowd
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
 from trio_kubelet.server.http.router import Around, Guard, Router
-from trio_kubelet.server.http.serve import Failed, Handler, ServerLimits, nobody, serve
+from trio_kubelet.server.http.serve import Failed, Handler, ServerLimits, listen, nobody, serve
 from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.node_pages import (
     NodeHandlers,
@@ -123,7 +123,7 @@ class NodeServer:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves. Raises OSError when the address cannot be used."""
-        listeners = await trio.open_tcp_listeners(self._port, host=self._host, backlog=BACKLOG)
+        listeners = await listen(self._host, self._port, BACKLOG)
         self.ports = [listener.socket.getsockname()[1] for listener in listeners]
         log.info("Starting to listen", address=self._host, port=self.ports[0])
         doors = [TLSListener(listener, self._provider) for listener in listeners]

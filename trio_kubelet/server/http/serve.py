@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
@@ -200,6 +201,14 @@ def raw_path(target: str) -> str:
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[3] if path.count("/") > 2 else "/"
     return path
+
+
+async def listen(host: str, port: int, backlog: int | None = None) -> list[trio.SocketListener]:
+    """Listens on an address. One that stands for all (0.0.0.0 or ::) does so for both families, as in Go: a
+    node whose `address` is the default one is reached by its IPv6 address, too. Raises OSError.
+    """
+    everywhere = ip_address(host).is_unspecified
+    return await trio.open_tcp_listeners(port, host=None if everywhere else host, backlog=backlog)
 
 
 async def serve(
