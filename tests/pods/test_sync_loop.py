@@ -511,6 +511,30 @@ async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
         assert "uid-slow" in world.room.workers.known()
 
 
+async def test_a_pod_that_waits_for_devices_keeps_what_is_left_of_it(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    """Dead containers say after a restart how often and why it ended, and their logs are there to be read."""
+    giver = Giver()
+    allocating = Allocating(giver)
+    admitter = small_node(tmp_path, allocating=allocating)
+    world = World(admitter=admitter, allocating=allocating)
+    for name in ("slow", "left"):
+        world.runtime.add(f"uid-{name}", name)
+        world.runtime.die(f"uid-{name}")
+    async with world.running():
+        await world.add(make_pod("slow"), make_pod("none"), make_pod("plain"))
+        await trio.sleep(180)
+        assert list(world.room.workers.known()) == ["uid-plain"]
+        assert world.runtime.observe("uid-left") is None
+        seen = world.runtime.observe("uid-slow")
+        assert seen is not None
+        assert seen.containers
+        giver.may.set()
+        await world.until(lambda: "uid-slow" in world.runtime.alive())
+        assert world.room.workers.should_content_be_removed("uid-none"), "it was refused"
+
+
 def deleted(pod: v1.Pod) -> v1.Pod:
     return replace(pod, metadata=replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
 

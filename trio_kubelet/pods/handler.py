@@ -74,6 +74,7 @@ class SyncHandler:
         self._unasked: dict[str, None] = {}  # pods that began with other resources than they ask for
         self._making_room: set[str] = set()  # pods whose victims are still ending
         self._allocating: set[str] = set()  # pods that are being given devices and the like
+        workers.expect(self._waits)
         self._active = ActivePods(
             pods=pods, workers=workers, statuses=statuses, admitter=admitter, untaken=self._allocating
         )

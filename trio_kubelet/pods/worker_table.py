@@ -7,6 +7,7 @@ all sources have reported, or its worker has finished and was forgotten; before,
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -87,6 +88,11 @@ class WorkerTable:
         self._names = StaticNames()
         self._synced = False
         self._gone: set[str] = set()  # forgotten while some sources had not reported
+        self._comes: Callable[[str], bool] = lambda _: False
+
+    def expect(self, comes: Callable[[str], bool]) -> None:
+        """Who knows, by UID, which pods have no worker only because their admission waits for something."""
+        self._comes = comes
 
     def get(self, uid: str) -> Worker | None:
         """The worker of that pod."""
@@ -158,8 +164,10 @@ class WorkerTable:
         return (worker.evicted or worker.deleted) and worker.stage in _STOPPED
 
     def _is_gone(self, uid: str) -> bool:
-        """Whether a pod without a worker is known to be over."""
-        return self._synced or uid in self._gone
+        """Whether a pod without a worker is known to be over. One whose admission waits is not: what a life
+        before a restart has left of it says why that ended, and how often.
+        """
+        return (self._synced or uid in self._gone) and not self._comes(uid)
 
     def is_name_ending(self, full_name: str) -> bool:
         """Whether the static pod of that name is stopping (its mirror must not be deleted yet)."""
