@@ -93,6 +93,15 @@ def test_a_finished_pod_gets_no_new_sandbox() -> None:
     assert (done.kill_pod, done.create_sandbox) == (True, False)
 
 
+def test_a_pod_without_containers_gets_no_sandbox() -> None:
+    nothing = pod()
+    nothing.spec.containers = None
+    nothing.spec.init_containers = [v1.Container(name="init", image="i")]
+    actions = decide(nothing, status(sandboxes=()))
+    assert not actions.create_sandbox
+    assert not actions.init_containers_to_start
+
+
 def test_a_pod_that_may_not_restart_still_tries_for_its_first_containers() -> None:
     actions = decide(pod(policy="Never"), status(sandboxes=(sandbox(ready=False),)))
     assert (actions.create_sandbox, actions.containers_to_start) == (True, [0])

@@ -91,7 +91,7 @@ def _plan_new_sandbox(pod: v1.Pod, status: PodStatus, actions: PodActions) -> No
         for index, container in enumerate(containers)
         if not (_runs_once(pod, container) and _succeeded(container, status))
     ]
-    if not to_start and _any_regular_created(pod, status):
+    if not to_start:  # all have succeeded, or there are none: a sandbox would be ended and made anew for ever
         actions.create_sandbox = False
         return
     if pod.spec.init_containers:
@@ -108,12 +108,6 @@ def _runs_once(pod: v1.Pod, container: v1.Container) -> bool:
 def _succeeded(container: v1.Container, status: PodStatus) -> bool:
     newest = status.container_status(container.name)
     return newest is not None and newest.state is ContainerState.EXITED and newest.exit_code == 0
-
-
-def _any_regular_created(pod: v1.Pod, status: PodStatus) -> bool:
-    """Whether a regular container was ever created, which means that all init containers had ended well."""
-    newest = (status.container_status(container.name) for container in pod.spec.containers or ())
-    return any(found is not None and found.state is not ContainerState.UNKNOWN for found in newest)
 
 
 def _plan_container(pod: v1.Pod, index: int, seen: Observed, actions: PodActions) -> bool:
