@@ -7,7 +7,7 @@ import subprocess
 import sys
 import weakref
 
-from trio_kubelet.common.interpreter import COMPLETE_SECONDS, Survivors
+from trio_kubelet.common.interpreter import COMPLETE_SECONDS, KEPT_MORE, Survivors
 
 ASK = """
 import gc, sys
@@ -52,6 +52,25 @@ def test_cycles_that_die_after_a_full_pass_are_found_within_the_hour() -> None:
         gc.collect()
         assert left() is None
         assert gc.get_freeze_count() > 0, "then the rest is left alone again"
+    finally:
+        gc.callbacks.remove(survivors)
+        gc.unfreeze()
+
+
+def test_cycles_that_somebody_makes_without_end_are_found_before_the_hour_is_over() -> None:
+    gc.collect()
+    gc.freeze()
+    survivors = Survivors(lambda: 0.0)
+    started = gc.get_freeze_count()
+    gc.callbacks.append(survivors)
+    most = 0
+    try:
+        for _ in range(2 * (started + KEPT_MORE) // 10_000):
+            cycles = [Node() for _ in range(10_000)]  # each with its dictionary
+            gc.collect()  # outlived
+            del cycles
+            most = max(most, gc.get_freeze_count())
+        assert most < 2 * started + KEPT_MORE + 100_000
     finally:
         gc.callbacks.remove(survivors)
         gc.unfreeze()

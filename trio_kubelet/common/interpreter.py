@@ -8,7 +8,8 @@
 * Collections are rarer: the agent makes many objects when a pod starts, and next to none of them are cycles.
   They are smaller too, for no turn of the loop should take 20 ms.
 * What has outlived a full pass (the pods) is not walked over by the next, which would take longer the more
-  pods there are. Cycles among it are found by a complete pass, hourly at the most.
+  pods there are. Cycles among it are found by a complete pass, hourly, or when so much has been added that a
+  peer may be making them: streams of gRPC that are opened and reset at once, without end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ MIDDLE_PASSES: Final = 0
 over the next. So every third pass is over the middle ones too and every sixth is full, over at most 6,000
 objects; each of them takes up to a microsecond of the loop where others have emptied the caches."""
 COMPLETE_SECONDS: Final = 3600.0
+KEPT_MORE: Final = 200_000
+"""Objects that may be added to those kept before a complete pass: some 80 MB. A pod has five hundred."""
 
 
 def share_with_threads() -> None:
@@ -55,13 +58,25 @@ class Survivors:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._complete_at = clock()
+        self._complete = False  # whether the next full pass is over everything
+        self._next = 0.0
+        self._most = 0
+        self._completed()
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         if phase != "stop" or info["generation"] != 2:
             return
-        if (now := self._clock()) - self._complete_at < COMPLETE_SECONDS:
+        if self._complete:
+            gc.freeze()
+            self._completed()
+        elif self._clock() < self._next and gc.get_freeze_count() < self._most:
             gc.freeze()
         else:
-            self._complete_at = now
-            gc.unfreeze()  # the next full pass is over everything
+            self._complete = True
+            gc.unfreeze()
+
+    def _completed(self) -> None:
+        kept = gc.get_freeze_count()
+        self._complete = False
+        self._next = self._clock() + COMPLETE_SECONDS
+        self._most = kept + max(kept, KEPT_MORE)
