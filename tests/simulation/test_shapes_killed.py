@@ -186,3 +186,23 @@ def test_killed_at_any_moment_each_container_runs_once(
         except BaseException as exc:
             exc.add_note(f"killed at moment {number} of {moments}")
             raise
+
+
+def test_containers_that_end_at_once_restart_all_of_their_pod_once_a_second(tmp_path: Path) -> None:
+    """No back-off holds back containers that are removed to start anew (KEP-5532)."""
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [3]}}
+    ends = {**container("ends", "exit 3", "Never"), "restartPolicyRules": [rule]}
+    pod = {"metadata": {"name": "api0"}, "spec": spec("Never", [ends, container("beside", "serve")])}
+    calls = Counter[str]()
+
+    async def script() -> None:
+        node = ClusterNode(1, tmp_path)
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            node.store.create("pods", "default", pod)
+            await trio.sleep(5)
+            node.on_call = lambda method: calls.update([method])
+            await trio.sleep(20)
+
+    simulate(1, script)
+    assert calls["StartContainer"] in range(38, 43)

@@ -61,6 +61,11 @@ from trio_kubelet.volumes.errors import VolumeError
 log = get_logger(__name__)
 
 NETWORK_NOT_READY = "network is not ready"
+_RESTART_ALL_PERIOD_NS = NANOSECONDS
+"""So long after the newest one was made all containers of a pod are started anew at the earliest: no back-off
+holds back those that are removed for it, and what ends at once would be started as fast as the runtime can. A
+kubelet hears of the end with its next relist.
+"""
 
 
 class NoMirrors:
@@ -210,6 +215,9 @@ class Syncer:
             return SyncReport(terminal=True)
         if (before is None or before.phase == PENDING) and shown.phase == RUNNING:
             self._observe_start(pod, self._metrics.start_duration.observe)
+        restarts_all = are_all_restarting(shown)
+        if restarts_all and (due_ns := _due_to_restart_all(status, self._clock.now_ns())) is not None:
+            return SyncReport(retry_at_ns=due_ns)
         network = self._health.network_error()
         if network is not None and not pod.spec.host_network:
             error = f"{NETWORK_NOT_READY}: {network}"
@@ -225,7 +233,7 @@ class Syncer:
         context = SyncContext(
             probes=self._probes.readings(),
             pull_secrets=pull_secrets,
-            restart_all_containers=are_all_restarting(shown),
+            restart_all_containers=restarts_all,
             is_termination_requested=lambda: self._is_ending(uid),
             finishing=self._finishing(uid),
             prepare_claims=lambda: self._claims.prepare(pod),
@@ -477,6 +485,13 @@ class Syncer:
         except ValueError:
             return  # somebody else's annotation
         observe(max(self._clock.now_ns() - seen_ns, 0) / NANOSECONDS)
+
+
+def _due_to_restart_all(status: PodStatus, now_ns: int) -> int | None:
+    """When all containers may be started anew; None: now."""
+    newest_ns = max((container.created_at_ns for container in status.containers), default=0)
+    is_young = 0 <= now_ns - newest_ns < _RESTART_ALL_PERIOD_NS
+    return newest_ns + _RESTART_ALL_PERIOD_NS if is_young else None
 
 
 def _restarts_anything(pod: v1.Pod) -> bool:
