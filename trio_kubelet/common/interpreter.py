@@ -28,8 +28,9 @@ MIDDLE_PASSES: Final = 0
 over the next. So every third pass is over the middle ones too and every sixth is full, over at most 6,000
 objects; each of them takes up to a microsecond of the loop where others have emptied the caches."""
 COMPLETE_SECONDS: Final = 3600.0
-KEPT_MORE: Final = 200_000
-"""Objects that may be added to those kept before a complete pass: some 80 MB. A pod has five hundred."""
+KEPT_MORE: Final = 400_000
+"""Objects that may be added to those kept before a complete pass: some 160 MB. A pod has five hundred, and a
+complete pass over those of 500 pods, in the middle of their start, would hold up the loop for 50 ms."""
 
 
 def share_with_threads() -> None:
@@ -69,7 +70,7 @@ class Survivors:
         if self._complete:
             gc.freeze()
             self._completed()
-        elif self._clock() < self._next and gc.get_freeze_count() < self._most:
+        elif self._clock() < self._next and not self._are_too_many():
             gc.freeze()
         else:
             self._complete = True
@@ -80,3 +81,15 @@ class Survivors:
         self._complete = False
         self._next = self._clock() + COMPLETE_SECONDS
         self._most = kept + max(kept, KEPT_MORE)
+        self._until_counted = self._most - kept
+
+    def _are_too_many(self) -> bool:
+        """Whether more are kept than may be. To count them is to walk over them (6 ms for 200,000), so it
+        is done once as many have been added as could be too many.
+        """
+        self._until_counted -= len(gc.get_objects(generation=2))
+        if self._until_counted > 0:
+            return False
+        kept = gc.get_freeze_count()
+        self._until_counted = max(self._most - kept, KEPT_MORE // 10)
+        return kept >= self._most
