@@ -16,7 +16,7 @@ from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.pods.status import conditions
-from trio_kubelet.pods.status.conditions import find
+from trio_kubelet.pods.status.conditions import find, put
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses
 from trio_kubelet.pods.status.resources import (
     container_status_resources,
@@ -180,6 +180,14 @@ def test_a_container_that_vanished_after_it_ran_is_lost_not_new() -> None:
     assert unknown.state.terminated.exit_code == 137
 
 
+def test_a_container_that_vanished_after_its_restart_keeps_its_last_end() -> None:
+    before = generate(pod_of(), observed(exited("c", 3, number=1), seen("c", number=2, restart_count=1)))
+    [shown] = generate(pod_of(), observed(), before).container_statuses or []
+    assert shown.state.waiting is not None
+    assert shown.last_state.terminated is not None
+    assert (shown.last_state.terminated.exit_code, shown.restart_count) == (3, 1)
+
+
 def test_terminal_phases_are_never_left() -> None:
     failed = v1.PodStatus(phase="Failed", reason="Evicted", message="no memory")
     status = generate(pod_of(source="api"), observed(seen("c")), failed)
@@ -336,6 +344,15 @@ def test_a_restart_of_the_agent_takes_no_ready_pod_out_of_service() -> None:
     assert flags(probe_pod(**was_ready), forgetful, v1.PodStatus(**was_ready)) == (False, False)
 
 
+def test_a_restart_of_the_agent_takes_no_ready_sidecar_out_of_service() -> None:
+    pod = pod_of(init=(replace(SIDECAR, readiness_probe=v1.Probe()),))
+    there = observed(seen("s", number=100), seen("c", number=101))
+    was = generate(pod, there, probes=ProbeView(active=True, readiness={"s100": ProbeResult.SUCCESS}))
+    young = ProbeView(active=True, kept_before_ns=105 * SECOND)
+    [sidecar] = generate(pod, there, was, probes=young).init_container_statuses or []
+    assert sidecar.ready
+
+
 def _statuses(status: v1.PodStatus) -> dict[str, Any]:
     return {"container_statuses": status.container_statuses, "phase": "Running"}
 
@@ -453,6 +470,8 @@ def test_resources_in_force_are_shown_for_running_containers() -> None:
     assert shown.requests == {"cpu": "1m"}  # the lower end of the scale is not told apart
     dead = container_status_resources(spec, exited("c", resources=in_force), "containerd://c1", None)
     assert dead.limits == limits
+    no_period = seen("c", resources=ContainerResources(cpu_quota=50_000))
+    assert container_status_resources(spec, no_period, "containerd://c1", None).limits == limits
 
 
 def test_stop_signals_are_shown_where_they_may_be_set() -> None:
@@ -496,6 +515,20 @@ def test_mounts_say_how_deep_read_only_goes() -> None:
     for able, mode in ((True, "Enabled"), (False, "Disabled")):
         [shown] = generate(pod, observed(), recursive_read_only=able).container_statuses or []
         assert [m.recursive_read_only for m in shown.volume_mounts or ()] == [None, mode]
+
+
+def test_conditions_of_a_resize_stand_before_the_nodes_others() -> None:
+    def of(*kinds: str) -> list[v1.PodCondition]:
+        return [v1.PodCondition(type=kind, status="True") for kind in kinds]
+
+    there = of("example.com/gate", "Initialized", "Ready")
+    pending, in_progress, own = of("PodResizePending", "PodResizeInProgress", "PodScheduled")
+    both = put(put(there, in_progress), pending)
+    kinds = ["example.com/gate", "PodResizePending", "PodResizeInProgress", "Initialized", "Ready"]
+    assert [each.type for each in both] == kinds
+    assert put(put(there, pending), in_progress) == both
+    assert put(there, own) == [*there, own]
+    assert put([pending], in_progress) == [pending, in_progress]
 
 
 def test_a_condition_that_the_node_makes_is_written() -> None:

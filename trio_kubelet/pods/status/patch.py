@@ -141,8 +141,7 @@ def _merged_list(name: str, key: str, olds: Sequence[Mapping[str, Tree]], new: M
         known = [old.get(value) for old in olds]
         if name == "conditions" and value not in OWN and known[0] == item:
             continue
-        item_patch = _tree_patch([old or {} for old in known], item)
-        if item_patch or None in known:
+        if item_patch := _tree_patch([old or {} for old in known], item):
             changed.append({**item_patch, key: value})
     gone = {value: None for old in olds for value in old if value not in new}
     if name == "conditions":

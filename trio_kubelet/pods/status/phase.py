@@ -37,8 +37,6 @@ def pod_phase(
         return FAILED
     if init["pending"] or (count["sidecar pending"] and not initialised) or count["waiting"]:
         return PENDING
-    if count["unknown"]:
-        return PENDING
     if count["running"]:
         return RUNNING
     if not count["stopped"]:
@@ -67,31 +65,23 @@ def _count_init(pod: v1.Pod, by_name: dict[str, v1.ContainerStatus]) -> Counter[
 
 
 def _count_running(pod: v1.Pod, by_name: dict[str, v1.ContainerStatus]) -> Counter[str]:
-    """Sidecars and regular containers by what they are doing."""
+    """Sidecars and regular containers by what they are doing; those of which nothing is known wait."""
     count: Counter[str] = Counter()
     for container in pod.spec.init_containers or ():
         if not is_sidecar(container):
             continue
         status = by_name.get(container.name)
-        if status is None:
-            count["unknown"] += 1
-        elif status.state.running is not None:
+        if status is not None and status.state.running is not None:
             count["sidecar pending"] += not status.started
             count["running"] += 1
-        elif status.state.waiting is not None and status.last_state.terminated is None:
-            count["sidecar pending"] += 1
+        elif _ended(status) is None:
             count["waiting"] += 1
-        elif status.state.waiting is None and status.state.terminated is None:
-            count["sidecar pending"] += 1
-            count["unknown"] += 1
     for container in pod.spec.containers or ():
         status = by_name.get(container.name)
         ended = _ended(status)
-        if status is None or not any((status.state.running, status.state.terminated, status.state.waiting)):
-            count["unknown"] += 1
-        elif status.state.running is not None:
+        if status is not None and status.state.running is not None:
             count["running"] += 1
-        elif ended is None:
+        elif status is None or ended is None:
             count["waiting"] += 1
         else:
             count["stopped"] += 1
