@@ -7,7 +7,13 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.eviction.thresholds import Layout, Signal
+from trio_kubelet.eviction.thresholds import (
+    ALLOCATABLE_MEMORY,
+    MEMORY_AVAILABLE,
+    PIDS_AVAILABLE,
+    Layout,
+    Signal,
+)
 from trio_kubelet.machine.cgroup_reader import CgroupReader
 from trio_kubelet.machine.node_reader import are_apart, filesystem_of, processes_of_machine
 
@@ -32,12 +38,10 @@ def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> d
     whole, pods = cgroups.uses(["/", places.pods_cgroup], processes=False)
     if whole is not None and whole.memory is not None:
         left = max(0, places.memory - whole.working_set)
-        signals["memory.available"] = Signal(
-            left, places.memory, whole.at_ns, whole.cache, whole.inactive_file
-        )
+        signals[MEMORY_AVAILABLE] = Signal(left, places.memory, whole.at_ns, whole.cache, whole.inactive_file)
     if pods is not None and pods.memory is not None and 0 < pods.memory_limit < _UNLIMITED:
         limit = pods.memory_limit
-        signals["allocatableMemory.available"] = Signal(
+        signals[ALLOCATABLE_MEMORY] = Signal(
             max(0, limit - pods.working_set), limit, pods.at_ns, pods.cache, pods.inactive_file
         )
     named = {"nodefs": places.root_dir, "imagefs": places.image_fs, "containerfs": places.container_fs}
@@ -48,7 +52,7 @@ def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> d
             signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes, found.at_ns)
     tasks = processes_of_machine(clock)
     if tasks.limit is not None and tasks.running is not None:
-        signals["pid.available"] = Signal(tasks.limit - tasks.running, tasks.limit, tasks.at_ns)
+        signals[PIDS_AVAILABLE] = Signal(tasks.limit - tasks.running, tasks.limit, tasks.at_ns)
     return signals
 
 

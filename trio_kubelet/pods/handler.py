@@ -17,12 +17,12 @@ from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.active import ActivePods
-from trio_kubelet.pods.admission.admitter import Admit, Allocate, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import UNEXPECTED, Admit, Allocate, Preempt, Reject
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import Admitter, PlegDoor, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.refs import FAILED, is_terminal_phase, pod_full_name, view_runs
 from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.resize.rules import requested_resizes
 from trio_kubelet.pods.rounds import ReasonCache
@@ -172,7 +172,7 @@ class SyncHandler:
                 if _readiness_is_stale(found.pod):
                     granted = self._admitter.as_granted(found.pod)
                     self._workers.sync(granted, cause="config")
-            if pod.status.phase == "Failed" and pod.status.reason == "Evicted":
+            if pod.status.phase == FAILED and pod.status.reason == "Evicted":
                 self._cleaner.prune(pod.metadata.uid, "", True)
 
     # From the runtime, the probes and the clock
@@ -300,7 +300,7 @@ class SyncHandler:
         except Exception as exc:  # what the pod asks for is its own affair
             log.error("Unexpected error in admission", pod=pod, podUID=uid, err=exc)
             message = f"Admission failed due to {type(exc).__name__}: {exc}, which is unexpected"
-            decision = Reject("UnexpectedAdmissionError", message)
+            decision = Reject(UNEXPECTED, message)
         match decision:
             case Allocate() | Preempt() if pod.metadata.deletion_timestamp is not None:
                 self._start(pod, cause)  # which will not run: nothing is waited for, and nobody ends for it

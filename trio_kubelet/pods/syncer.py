@@ -38,7 +38,7 @@ from trio_kubelet.pods.doors import (
     VolumesDoor,
 )
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
+from trio_kubelet.pods.refs import FAILED, PENDING, RUNNING, is_terminal_phase
 from trio_kubelet.pods.resize.rules import resize_message
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
@@ -336,7 +336,7 @@ class Syncer:
             return generate_status(pod, status, before, self._inputs(pod), terminal=terminal)
         except Exception as exc:
             log.error("Unexpected error in the status of a pod that ends", pod=pod, err=exc)
-            return replace(before, phase="Failed") if terminal else before
+            return replace(before, phase=FAILED) if terminal else before
 
     def _inputs(self, pod: v1.Pod) -> StatusInputs:
         node = self._node()

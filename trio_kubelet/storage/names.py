@@ -7,6 +7,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
+from trio_kubelet.storage.specs import CSI
 
 DATA_FILE: Final = "vol_data.json"
 _GLOBAL: Final = "globalmount"
@@ -56,7 +57,7 @@ def plugin_dir(root_dir: str, plugin: str) -> str:
 
 def csi_global_mount(root_dir: str, driver: str, handle: str) -> str:
     """Where a driver stages a volume; the data file is beside it."""
-    return f"{plugin_dir(root_dir, 'kubernetes.io/csi')}/{driver}/{_digest(handle)}/{_GLOBAL}"
+    return f"{plugin_dir(root_dir, CSI)}/{driver}/{_digest(handle)}/{_GLOBAL}"
 
 
 def pod_volume(root_dir: str, uid: str, plugin: str, name: str) -> str:
@@ -68,7 +69,7 @@ def csi_pod_mount(root_dir: str, uid: str, name: str) -> str:
     """Where a driver publishes a volume to a pod; the data file is beside it. The name of an Azure disk that
     a pod names itself is a path.
     """
-    return f"{pod_volume(root_dir, uid, 'kubernetes.io/csi', escape(name))}/mount"
+    return f"{pod_volume(root_dir, uid, CSI, escape(name))}/mount"
 
 
 def pod_devices(root_dir: str, uid: str, plugin: str) -> str:
@@ -93,17 +94,17 @@ def block_root(root_dir: str, plugin: str) -> str:
 
 def csi_block_dir(root_dir: str, name: str) -> str:
     """A CSI block volume's directory, with `dev` (one bound device for each pod) and `data`."""
-    return f"{block_root(root_dir, 'kubernetes.io/csi')}/{name}"
+    return f"{block_root(root_dir, CSI)}/{name}"
 
 
 def csi_block_staging(root_dir: str, name: str) -> str:
     """Where a driver stages a block volume."""
-    return f"{block_root(root_dir, 'kubernetes.io/csi')}/staging/{name}"
+    return f"{block_root(root_dir, CSI)}/staging/{name}"
 
 
 def csi_block_publish(root_dir: str, name: str, uid: str) -> str:
     """Where a driver publishes a block volume to a pod."""
-    return f"{block_root(root_dir, 'kubernetes.io/csi')}/publish/{name}/{uid}"
+    return f"{block_root(root_dir, CSI)}/publish/{name}/{uid}"
 
 
 def _digest(text: str) -> str:

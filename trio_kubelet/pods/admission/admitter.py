@@ -12,6 +12,9 @@ import msgspec
 
 from trio_kubelet.api.v1 import Pod
 
+UNEXPECTED: Final = "UnexpectedAdmissionError"
+"""Why a pod is refused that could not be judged, or not be given what it asks for."""
+
 # Reasons that appear in the metric by their own name; the others are counted together.
 METRIC_REASONS: Final = frozenset(
     {
@@ -31,7 +34,7 @@ METRIC_REASONS: Final = frozenset(
         "SupplementalGroupsPolicyNotSupported",
         "SysctlForbidden",
         "TopologyAffinityError",
-        "UnexpectedAdmissionError",
+        UNEXPECTED,
         "UnexpectedPredicateFailureType",
         "UnknownReason",
         "VolumeAttachmentLimitExceeded",

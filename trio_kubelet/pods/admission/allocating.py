@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.handover import Handover
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.pods.admission.admitter import Reject
+from trio_kubelet.pods.admission.admitter import UNEXPECTED, Reject
 from trio_kubelet.pods.doors import ResourceAllocator
 
 log = get_logger(__name__)
@@ -93,7 +93,7 @@ class Allocating:
         except Exception as exc:  # what one pod asks for is its own affair
             log.error("Unexpected error in giving a pod its devices", pod=pod, err=exc)
             message = f"Allocate failed due to {type(exc).__name__}: {exc}, which is unexpected"
-            refused = "UnexpectedAdmissionError", message
+            refused = UNEXPECTED, message
         self._done[pod.metadata.uid] = outcome = None if refused is None else Reject(*refused)
         return outcome
 

@@ -8,7 +8,7 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.totals import has_pod_level_resources
 from trio_kubelet.pods.admission import apparmor, features
-from trio_kubelet.pods.admission.admitter import Admit, Preempt, Reject
+from trio_kubelet.pods.admission.admitter import UNEXPECTED, Admit, Preempt, Reject
 from trio_kubelet.pods.admission.fit import Failure, Insufficient, NodeFacts, failures
 from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.admission.preemption import NoVictims, choose_victims
@@ -16,7 +16,6 @@ from trio_kubelet.pods.admission.sysctls import SysctlAllowlist
 
 OS = "linux"
 OS_LABEL = "kubernetes.io/os"
-UNEXPECTED = "UnexpectedAdmissionError"
 
 
 def decide(pod: Pod, others: Others, node: NodeFacts, sysctls: SysctlAllowlist) -> Admit | Reject | Preempt:

@@ -165,8 +165,8 @@ def not_found() -> Response:
     return text(404, "404 page not found\n", NOSNIFF)
 
 
-def json_body(body: bytes, status: int = 200) -> Response:
-    """A JSON answer that is encoded already."""
+def json_body(body: bytes | AsyncIterator[bytes], status: int = 200) -> Response:
+    """A JSON answer that is encoded already, or comes in pieces."""
     return Response(status=status, headers=(("Content-Type", "application/json"),), body=body)
 
 

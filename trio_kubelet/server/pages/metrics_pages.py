@@ -23,7 +23,7 @@ from trio_kubelet.config.gates import (
 )
 from trio_kubelet.config.version import build_info
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, json_body, text
 from trio_kubelet.stats.pages import StatsPages
 
 GATES_METRIC = "kubernetes_feature_enabled"
@@ -113,7 +113,7 @@ def stats_handlers(pages: StatsPages) -> StatsHandlers:
             only = read_form(request).get("only_cpu_and_memory") == ["true"]
         except BadForm as exc:
             return text(500, f"Internal Error: parse form failed: {exc}")
-        return Response(headers=(("Content-Type", "application/json"),), body=pages.summary_page(only))
+        return json_body(pages.summary_page(only))
 
     async def resource(request: Request) -> Response | Hijack:
         return Response(headers=(("Content-Type", CONTENT_TYPE),), body=pages.resource_metrics_page())

@@ -19,7 +19,7 @@ from trio_kubelet.kube.certificates.selfsigned_process import self_signed_files
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
 from trio_kubelet.server.http.metrics import HealthCounts
-from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, json_body, text
 
 SLICE = 16  # pods that are encoded before others have their turn
 
@@ -46,7 +46,7 @@ def pod_list(pods: Callable[[], Sequence[v1.Pod]]) -> Handler:
         yield b"]}\n"
 
     async def page(request: Request) -> Response | Hijack:
-        return Response(headers=(("Content-Type", "application/json"),), body=body())
+        return json_body(body())
 
     return page
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from trio_kubelet.api import v1
 from trio_kubelet.storage.proto import csi_pb2 as csi
-from trio_kubelet.storage.specs import Spec
+from trio_kubelet.storage.specs import READ_WRITE_MANY, READ_WRITE_ONCE, READ_WRITE_ONCE_POD, Spec
 
 Capability = csi.NodeServiceCapability.RPC.Type
 AccessMode = csi.VolumeCapability.AccessMode
@@ -19,15 +19,15 @@ MULTI_WRITER: Final = csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER
 MOUNT_GROUP: Final = csi.NodeServiceCapability.RPC.VOLUME_MOUNT_GROUP
 
 _MODES: Final = {
-    "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
+    READ_WRITE_ONCE: AccessMode.SINGLE_NODE_WRITER,
     "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
-    "ReadWriteMany": AccessMode.MULTI_NODE_MULTI_WRITER,
-    "ReadWriteOncePod": AccessMode.SINGLE_NODE_WRITER,
+    READ_WRITE_MANY: AccessMode.MULTI_NODE_MULTI_WRITER,
+    READ_WRITE_ONCE_POD: AccessMode.SINGLE_NODE_WRITER,
 }
 _MULTI_WRITER_MODES: Final = {
     **_MODES,
-    "ReadWriteOnce": AccessMode.SINGLE_NODE_MULTI_WRITER,
-    "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
+    READ_WRITE_ONCE: AccessMode.SINGLE_NODE_MULTI_WRITER,
+    READ_WRITE_ONCE_POD: AccessMode.SINGLE_NODE_SINGLE_WRITER,
 }
 
 
