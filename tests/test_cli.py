@@ -71,7 +71,10 @@ def test_by_the_name_of_the_kubelet_the_version_is_what_kubeadm_reads(tmp_path: 
         (["--pod-manifest-pth=/x"], "unknown flag: --pod-manifest-pth (did you mean --pod-manifest-path?)"),
         (["--max-pods=many"], "invalid argument 'many' for '--max-pods' flag"),
         (["inspekt", "x"], "unknown command 'inspekt' (did you mean inspect?)"),
-        (["--config=/does/not/exist"], "path: /does/not/exist: No such file or directory"),
+        (
+            ["--config=/does/not/exist"],
+            "path: /does/not/exist, error: open /does/not/exist: no such file or directory",
+        ),
         (["--feature-gates=Nope=true"], "unrecognized feature gate: Nope"),
         (["--port=0"], "port (--port): 0 must be between 1 and 65535"),
     ],
@@ -212,7 +215,7 @@ def test_an_error_of_the_outside_world_is_one_line() -> None:
     process = start("raise OSError(98, 'Address already in use')")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "Address already in use" in errors.splitlines()[-1]
+    assert "address already in use" in errors.splitlines()[-1]
     assert "Traceback" not in errors
 
 

@@ -118,7 +118,7 @@ def test_container_that_could_not_start_is_a_warning(
     [
         ([], "expected one manifest"),
         (["a", "b"], "expected one manifest"),
-        (["/nonexistent/pod.yaml"], "No such file"),
+        (["/nonexistent/pod.yaml"], "no such file"),
         (["x", "-o", "xml"], "unknown output format"),
         (["x", "--node-nam", "n"], "did you mean --node-name"),
         (["x", "--config", "/nonexistent"], "/nonexistent"),

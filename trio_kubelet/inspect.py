@@ -22,6 +22,7 @@ from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.timestamps import rfc3339_nano_fixed
 from trio_kubelet.api.tree import tree_of
+from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.load import ConfigurationError, Settings, load
 from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_command_line
@@ -228,7 +229,7 @@ def _node(settings: Settings, node_name: str) -> NodeContext:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return msgspec.structs.replace(node, resolv_conf=parse_resolv_conf(file.read()))
     except (OSError, ValueError) as error:
-        raise InspectError(f"resolvConf {path}: {error}") from None
+        raise InspectError(f"resolvConf {path}: {error_words(error)}") from None
 
 
 def _read(name: str) -> bytes:
@@ -239,7 +240,7 @@ def _read(name: str) -> bytes:
             with open(name, "rb") as file:
                 data = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
-        raise InspectError(f"{name}: {error.strerror}") from None
+        raise InspectError(f"{name}: {os_words(error)}") from None
     if len(data) > MAX_MANIFEST_BYTES:
         raise InspectError(f"{name}: a manifest has at most {MAX_MANIFEST_BYTES} bytes")
     return data

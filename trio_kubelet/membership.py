@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trio_kubelet.base import Base
 from trio_kubelet.cluster import Cluster
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CERTIFICATES, NODE_FILES
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -72,7 +73,7 @@ class Membership:
         try:
             await certificate.load()
         except OSError as exc:
-            raise ConfigurationError(f"the client certificate cannot be used: {exc}") from exc
+            raise ConfigurationError(f"the client certificate cannot be used: {error_words(exc)}") from exc
         self._certificate = certificate
 
     async def keep_certificate(self) -> None:
@@ -142,7 +143,7 @@ class Membership:
         try:
             await rotation.load()
         except OSError as exc:
-            raise ConfigurationError(f"the serving certificate cannot be used: {exc}") from exc
+            raise ConfigurationError(f"the serving certificate cannot be used: {error_words(exc)}") from exc
         return rotation
 
 

@@ -14,6 +14,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.base import Base
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.config.load import ConfigurationError
@@ -98,7 +99,7 @@ async def _of_machine(read: Callable[[], T]) -> T:
     try:
         return await NODE_FILES.run(read)
     except (OSError, ValueError) as exc:
-        raise ConfigurationError(f"the topology of the machine cannot be read: {exc}") from exc
+        raise ConfigurationError(f"the topology of the machine cannot be read: {error_words(exc)}") from exc
 
 
 def _cpu_policy(base: Base, topology: Topology | None) -> CPUPolicy | None:
@@ -229,14 +230,12 @@ class Plugged:
         try:
             await self.dra.load()
         except (ClaimCheckpointError, OSError) as exc:
-            text = (
-                f"could not initialize checkpoint manager, please drain node and remove DRA state file: {exc}"
-            )
-            raise ConfigurationError(text) from exc
+            text = "could not initialize checkpoint manager, please drain node and remove DRA state file"
+            raise ConfigurationError(f"{text}: {error_words(exc)}") from exc
         try:
             await self._load_placement()
         except (PlacementStateError, OSError) as exc:
-            raise ConfigurationError(str(exc)) from exc
+            raise ConfigurationError(error_words(exc)) from exc
         if self.cpus is not None:
             nursery.start_soon(self.cpus.run)
         nursery.start_soon(self.dra.run)

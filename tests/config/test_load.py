@@ -286,7 +286,7 @@ def test_files_that_are_no_configuration(tmp_path: Path, content: str, problem: 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert f"{tmp_path}/none: No such file or directory" in refusal(f"--config={tmp_path}/none")
+    assert f"error: open {tmp_path}/none: no such file or directory" in refusal(f"--config={tmp_path}/none")
 
 
 def test_drop_ins_merge_in_lexical_order_and_flags_still_win(config_file: Any, tmp_path: Path) -> None:

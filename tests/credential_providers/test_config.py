@@ -98,7 +98,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         ("", directory, "credential provider config path is empty"),
         (str(path), str(tmp_path / "none"), f"plugin binary directory {tmp_path}/none did not exist"),
         (str(path), directory, f"plugin binary executable {directory}/ask did not exist"),
-        (str(tmp_path / "none"), directory, f'unable to access path "{tmp_path}/none": No such file'),
+        (str(tmp_path / "none"), directory, f'unable to access path "{tmp_path}/none": no such file'),
         (str(empty), directory, f'no configuration files found in directory "{empty}"'),
     ):
         with pytest.raises(InvalidProviderConfig) as error:

@@ -215,7 +215,7 @@ def test_nulls_are_absent() -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(KubeconfigError, match="No such file"):
+    with pytest.raises(KubeconfigError, match="no such file"):
         read_kubeconfig(str(tmp_path / "absent"))
 
 

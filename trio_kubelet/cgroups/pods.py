@@ -243,7 +243,7 @@ class PodCgroups:
         try:
             return _amounts(await CGROUPS.run(lambda: self._tree.limits(self._path(pod))))
         except OSError as error:
-            text = f'unable to get pod cgroup config for pod "{pod_name(pod)}": {error}'
+            text = f'unable to get pod cgroup config for pod "{pod_name(pod)}": {error_words(error)}'
             raise ConfigError(text) from error
 
     async def memory_in_use(self, pod: v1.Pod) -> int | None:
@@ -265,7 +265,7 @@ class PodCgroups:
         try:
             await self._update(path, limits)
         except (OSError, BusError) as error:
-            raise ConfigError(f"failed to set limits of the pod's cgroup: {error}") from error
+            raise ConfigError(f"failed to set limits of the pod's cgroup: {error_words(error)}") from error
         if (old := self._in_force.get(path)) is not None:
             self._in_force[path] = with_limits(old, limits)
         self._note(pod)

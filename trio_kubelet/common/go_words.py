@@ -1,7 +1,8 @@
 """Errors in the words that users of the kubelet know: Python's, OpenSSL's and Trio's as Go says them.
 
-One table for everything that a user reads in an event, a condition or a message: probes, hooks, mounts and
-calls of the API server. Pure. What an error was about (a URL, a path) is the caller's to put in front.
+One table for everything that a user reads in an event, a condition, a message or the log: probes, hooks,
+mounts and calls of the API server. Pure. What an error was about (a URL, a path) is the caller's to put in
+front.
 """
 
 from __future__ import annotations

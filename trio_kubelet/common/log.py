@@ -93,14 +93,16 @@ def describe_error(err: BaseException) -> str:
     if isinstance(err, BaseExceptionGroup):
         parts = [describe_error(e) for e in err.exceptions]
         return parts[0] if len(parts) == 1 else "[" + ", ".join(parts) + "]"
+    if isinstance(err, OSError):
+        from trio_kubelet.common.go_words import error_words  # needs Trio, which reading options does not
+
+        return error_words(err)
     text = str(err)
     if not text:
         name = type(err).__name__
         # Trio's, as Go says it; by its name, for options are read without Trio.
         return "context deadline exceeded" if name == "TooSlowError" else name
-    if isinstance(err, OSError) and err.strerror and err.filename is not None:
-        return f"{os.fsdecode(err.filename)}: {err.strerror}"
-    if type(err).__module__ == "builtins" and not isinstance(err, OSError | ValueError):
+    if type(err).__module__ == "builtins" and not isinstance(err, ValueError):
         return f"{type(err).__name__}: {text}"
     return text
 

@@ -273,7 +273,9 @@ def _read(path: str, what: str) -> tuple[dict[str, Any], list[str]]:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise ConfigurationError(f"{what}: {error.strerror}") from None
+        from trio_kubelet.common.go_words import error_words  # needs Trio, as only what goes wrong does here
+
+        raise ConfigurationError(f"{what}, error: {error_words(error, 'open')}") from None
     if not data:
         raise ConfigurationError(f"{what}: the file is empty")
     try:

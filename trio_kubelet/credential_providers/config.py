@@ -20,6 +20,7 @@ from trio_kubelet.api.errors import DecodeError
 from trio_kubelet.api.validation.formats import any_case_name
 from trio_kubelet.api.yaml import load_document
 from trio_kubelet.common.duration import format_duration, parse_duration
+from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.config.decode import Findings, decode_struct
 
 V1: Final = "credentialprovider.kubelet.k8s.io/v1"
@@ -95,7 +96,8 @@ def load_providers(path: str, directory: str, *, tokens: bool) -> Providers:
     except FileNotFoundError:
         raise InvalidProviderConfig(f"plugin binary directory {directory} did not exist") from None
     except OSError as exc:
-        raise InvalidProviderConfig(f"error inspecting binary directory {directory}: {exc}") from exc
+        text = f"error inspecting binary directory {directory}: {error_words(exc)}"
+        raise InvalidProviderConfig(text) from exc
     read = read_providers(path)
     if errors := list(problems(read.providers, tokens=tokens)):
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
@@ -116,7 +118,7 @@ def read_providers(path: str) -> Providers:
             with open(name, "rb") as file:
                 data = file.read()
         except OSError as exc:
-            raise InvalidProviderConfig(f'unable to read file "{name}": {exc.strerror}') from exc
+            raise InvalidProviderConfig(f'unable to read file "{name}": {os_words(exc)}') from exc
         digest.update(len(data).to_bytes(8, "big") + data)
         try:
             providers = decode(data)
@@ -139,7 +141,7 @@ def _files(path: str) -> list[str]:
         with os.scandir(path) as entries:
             names = [e.name for e in entries if not e.is_dir(follow_symlinks=False)]
     except OSError as exc:
-        raise InvalidProviderConfig(f'unable to access path "{path}": {exc.strerror}') from exc
+        raise InvalidProviderConfig(f'unable to access path "{path}": {os_words(exc)}') from exc
     found = sorted(name for name in names if os.path.splitext("x" + name)[1] in _EXTENSIONS)
     if not found:
         raise InvalidProviderConfig(f'no configuration files found in directory "{path}"')

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.inotify import DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger, go_quote
@@ -73,7 +74,7 @@ class DevicePlugins:
                     task_status = trio.TASK_STATUS_IGNORED
                     log.info("Somebody has removed the socket of device plugins, making it again")
         except OSError as exc:
-            self._error = f"{_FAILED}: {exc}"
+            self._error = f"{_FAILED}: {error_words(exc)}"
             raise
         finally:
             self._nursery = None

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, stored_pair, write_whole
 from trio_kubelet.kube.kubeconfig import (
@@ -118,7 +119,7 @@ def write_kubeconfig(config: ClientConfig, pem_path: str, path: str) -> None:
         os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o755, exist_ok=True)
         write_whole(path, render_kubeconfig(config, pem_path), 0o600)
     except OSError as exc:
-        raise KubeconfigError(f"{path}: cannot be written: {exc}") from exc
+        raise KubeconfigError(f"{path}: cannot be written: {error_words(exc)}") from exc
 
 
 def render_kubeconfig(config: ClientConfig, pem_path: str) -> bytes:

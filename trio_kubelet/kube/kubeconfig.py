@@ -15,6 +15,7 @@ import msgspec
 
 from trio_kubelet.api import yaml
 from trio_kubelet.api.yaml_scalars import decode_base64
+from trio_kubelet.common.go_words import os_words
 
 IN_CLUSTER = "in-cluster"
 """In place of a path: what a process in a pod finds of its cluster."""
@@ -160,7 +161,7 @@ def read_kubeconfig(path: str) -> ClientConfig:
         with open(path, "rb") as file:
             return parse_kubeconfig(file.read(), path)
     except OSError as exc:
-        raise KubeconfigError(f"{path}: {exc.strerror or exc}") from exc
+        raise KubeconfigError(f"{path}: {os_words(exc)}") from exc
 
 
 def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:

@@ -27,6 +27,7 @@ import httpx
 import trio
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.kube.answer_bodies import ChunkedEvents, abandon, read_body
@@ -265,7 +266,7 @@ class NetworkDoor:
         try:
             identity = await self._credentials.identity()
         except OSError as exc:
-            raise APIUnavailable(str(exc)) from exc
+            raise APIUnavailable(error_words(exc)) from exc
         if identity.tls is None:
             return None
         try:
@@ -291,7 +292,7 @@ class NetworkDoor:
         try:
             identity = await self._credentials.identity()
         except OSError as exc:
-            raise APIUnavailable(str(exc)) from exc
+            raise APIUnavailable(error_words(exc)) from exc
         from trio_kubelet.kube.websocket import open_events
 
         with self._span("GET", url) as span:

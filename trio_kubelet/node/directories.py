@@ -13,7 +13,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common import log as logging
-from trio_kubelet.common.go_words import os_words
+from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.common.lanes import DIRECTORIES
 from trio_kubelet.podinfo.paths import pod_dir, pods_dir
 from trio_kubelet.volumes.files import make_dirs, take_away
@@ -49,7 +49,7 @@ def make_data_dirs(root_dir: str, pod_logs_dir: str, container_logs_dir: str, *,
         try:
             step()
         except OSError as exc:
-            raise OSError(f"{failure}: {exc}") from exc
+            raise OSError(f"{failure}: {error_words(exc)}") from exc
 
 
 def _make(path: str, mode: int) -> None:

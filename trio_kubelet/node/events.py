@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.podinfo.doors import NodeRecorderDoor
@@ -82,7 +83,7 @@ def told_as_event(node_name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ConfigurationError) as exc:
-        log_node_event(node_name or socket.gethostname())("Warning", "KubeletSetupFailed", str(exc))
+        log_node_event(node_name or socket.gethostname())("Warning", "KubeletSetupFailed", error_words(exc))
         raise
 
 

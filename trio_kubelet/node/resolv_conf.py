@@ -6,6 +6,7 @@ from typing import Final
 
 import trio
 
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import NodeRecorderDoor
@@ -42,7 +43,7 @@ class ResolvConfCheck:
             text = await NODE_FILES.run(_read, self._path)
             return node_problem(self._path, parse_resolv_conf(text), self._domain)
         except OSError as error:
-            return f"open {self._path}: {(error.strerror or str(error)).lower()}"
+            return f"open {self._path}: {os_words(error)}"
         except ValueError as error:
             return str(error)
 

@@ -14,6 +14,7 @@ import shutil
 import msgspec
 import trio
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NAMES
 from trio_kubelet.common.log import get_logger
 
@@ -109,7 +110,7 @@ async def _ask(program: str, what: str, *options: str) -> str:
         try:
             said = await run_program([program, *options, _USER], os.environ, b"")
         except (OSError, ProgramFailed) as error:
-            text = f'kubelet mappings: error retrieving additional {what} for user "{_USER}": {error}'
-            raise ValueError(text) from error
+            text = f'kubelet mappings: error retrieving additional {what} for user "{_USER}"'
+            raise ValueError(f"{text}: {error_words(error)}") from error
         return said.decode(errors="replace")
     raise ValueError(f'kubelet mappings: error retrieving additional {what} for user "{_USER}": no answer')

@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.deep_json import decode_flat
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.node.subids import ALL_IDS, IDRange, every_id
@@ -94,7 +95,7 @@ class UserNamespaceRanges:
             try:
                 first = await NODE_FILES.run(self._find_or_take, pod.metadata.uid)
             except OSError as error:
-                raise ConfigError(f"user namespace: {error}") from error
+                raise ConfigError(f"user namespace: {error_words(error)}") from error
         return namespace_of(first, self._ids.per_pod)
 
     def _find_or_take(self, uid: str) -> int:

@@ -11,6 +11,7 @@ import trio
 
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.dbus.doors import Bus
 from trio_kubelet.dbus.values import Descriptor, Method, Signals
@@ -64,7 +65,8 @@ class Logind:
         try:
             await NODE_FILES.run(_write, self._drop_ins, logind_drop_in(seconds))
         except OSError as error:
-            raise LogindError(f"unable to override inhibit delay by shutdown manager: {error}") from error
+            text = f"unable to override inhibit delay by shutdown manager: {error_words(error)}"
+            raise LogindError(text) from error
         await self._bus.call(_KILL_UNIT, "systemd-logind.service", "all", _SIGHUP, seconds=_SECONDS)
         for tries in range(1, _TRIES + 1):
             delay = await self._delay()

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.placement.doors import (
     AllocationError,
@@ -143,7 +144,8 @@ class PlacementManager(ABC, Generic[S, R]):
             for each in given:
                 state = state.without_container(uid, each.name)
             self._put(state)
-            raise AllocationError(f"the {self._file.manager}'s state cannot be written: {exc}") from exc
+            text = f"the {self._file.manager}'s state cannot be written: {error_words(exc)}"
+            raise AllocationError(text) from exc
 
     async def take_back(self) -> None:
         """What pods had that are over, or were refused after they were given it, is free."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.state_file import read_state, replace_state
 from trio_kubelet.placement import checkpoint, memory_checkpoint
@@ -56,7 +57,7 @@ class ManagerFile:
         try:
             return read_state(self.path)
         except OSError as exc:
-            raise PlacementStateError(f"could not read {self.path}: {exc.strerror}") from exc
+            raise PlacementStateError(f"could not read {self.path}: {os_words(exc)}") from exc
 
 
 def cpu_state_file(root_dir: str) -> ManagerFile:

@@ -6,6 +6,7 @@ import os
 import stat
 from typing import Final, NamedTuple
 
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.plugins.states import SocketIdentity
 
 MAX_ENTRIES: Final = 4096
@@ -49,7 +50,7 @@ def list_sockets(root: str) -> Found:
         except FileNotFoundError:
             continue  # removed since it was listed
         except OSError as exc:
-            problem = f"{directory} cannot be read: {exc.strerror or exc}"
+            problem = f"{directory} cannot be read: {os_words(exc)}"
     return Found(sockets, tuple(directories), problem)
 
 

@@ -16,6 +16,7 @@ import trio
 from trio_kubelet.api.v1 import Node
 from trio_kubelet.base import Base
 from trio_kubelet.commands.client import SOCKET_NAME
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.common.unix_socket import listen_at
@@ -162,7 +163,8 @@ class Servers:
             )
             await certificate.load()
         except (OSError, ValueError) as exc:
-            raise ConfigurationError(f"the certificate of port {config.port} cannot be used: {exc}") from exc
+            text = f"the certificate of port {config.port} cannot be used: {error_words(exc)}"
+            raise ConfigurationError(text) from exc
         return certificate
 
     def _guard(self) -> Guard:

@@ -20,6 +20,7 @@ import trio
 
 from trio_kubelet.api.errors import ManifestError
 from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.inotify import Changes, DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import MANIFESTS, WorkHangs
 from trio_kubelet.common.log import get_logger
@@ -174,7 +175,7 @@ class FileSource:
         try:
             data = read_small(path, MAX_MANIFEST_BYTES)
         except OSError as exc:
-            reason = f"cannot be read: {exc.strerror or exc}"
+            reason = f"cannot be read: {os_words(exc)}"
             return Content(digest=reason.encode(), error=reason, again=True)
         digest = payload_digest(data)
         known = state.files.get(path)
@@ -238,7 +239,7 @@ def list_manifests(path: str) -> DirectorySnapshot:
     except FileNotFoundError:
         return DirectorySnapshot(missing=True)
     except OSError as exc:
-        return DirectorySnapshot(error=f"cannot be read: {exc.strerror or exc}")
+        return DirectorySnapshot(error=f"cannot be read: {os_words(exc)}")
     return _signed(os.path.join(path, name) for name in names)
 
 
@@ -252,7 +253,7 @@ def _signed(paths: Iterable[str]) -> DirectorySnapshot:
             continue
         except OSError as exc:
             files[path] = None
-            skipped[path] = f"cannot be read: {exc.strerror or exc}"
+            skipped[path] = f"cannot be read: {os_words(exc)}"
             continue
         if stat.S_ISREG(found.st_mode):
             files[path] = Signature(

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import DATA_FILE
 
@@ -41,7 +42,7 @@ def load(directory: str) -> dict[str, str] | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise OperationError(
-            f"kubernetes.io/csi: failed to parse volume data file [{path}]: {error}"
+            f"kubernetes.io/csi: failed to parse volume data file [{path}]: {error_words(error)}"
         ) from error
 
 

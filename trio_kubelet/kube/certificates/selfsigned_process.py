@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.kube.certificates.files import PairFiles, write_whole
 
 _DEADLINE = 60.0
@@ -68,7 +69,8 @@ def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
             write_whole(files.key, answer.made.key, 0o600)
             write_whole(files.certificate, answer.made.certificates, 0o644)
         except OSError as exc:
-            raise OSError(f"{files.certificate}: cannot write a self-signed certificate: {exc}") from exc
+            text = f"{files.certificate}: cannot write a self-signed certificate: {error_words(exc)}"
+            raise OSError(text) from exc
     return SelfSigned(answer.not_after_ns, answer.unusable)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from trio_kubelet.common.caching import SingleFlight
+from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.programs import ProgramFailed, run_program
 from trio_kubelet.storage.errors import Ending, NotSupported, OperationError
@@ -60,7 +61,7 @@ class FlexDriver:
             text = f"{command} command did not end within {deadline:g} s"
             raise OperationError(text, Ending.UNCERTAIN) from None
         except OSError as error:
-            raise OperationError(f"fork/exec {self._program}: {error.strerror}", Ending.TRANSIENT) from error
+            raise OperationError(f"fork/exec {self._program}: {os_words(error)}", Ending.TRANSIENT) from error
         except ValueError as error:  # an argument that no program can be given
             raise OperationError(str(error), Ending.TRANSIENT) from error
         except ProgramFailed as error:
