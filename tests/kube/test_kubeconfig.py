@@ -158,6 +158,7 @@ def test_what_an_address_is_taken_for(cluster: dict[str, Any], server: str) -> N
         ),
         (config({"server": "https:///api"}), "clusters: server: it names no host"),
         (config({"server": "ftp://api"}), "clusters: server: the scheme is ftp, but has to be http or https"),
+        (config({"proxy-url": "ftp://p:1"}), "is ftp, but has to be http or https or socks5"),
         (config({"proxy-url": "http://u:ge/heim@p:1"}), "clusters: proxy-url: its port is no number"),
         (
             config({"certificate-authority": "/a\0b"}),

@@ -248,7 +248,6 @@ async def test_a_proxy_gets_requests_and_plain_watches() -> None:
         ("http://u:pa/ss@p:1", "the proxy's address is no URL"),
         ("http://[::1", "the proxy's address is no URL"),
         ("ftp://p:1", "the proxy's address is no URL"),
-        ("socks5://p:1", "a proxy with the scheme socks5 is not supported"),
     ],
 )
 async def test_a_proxy_that_is_none_makes_the_server_unavailable(proxy: str, said: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import httpcore
@@ -66,3 +68,73 @@ async def test_a_proxy_is_asked_with_the_user_of_its_url() -> None:
         nursery.cancel_scope.cancel()
     assert said[0].startswith(b"GET http://far.example/pods HTTP/1.1\r\n")
     assert base64.b64encode(b"me:se@cret") in said[0]
+
+
+FAR = b"\x05\x01\x00\x03\x0bfar.example\x00\x50"
+SERVED = (b"GET /pods HTTP/1.1\r\nHost: far.example", ANSWER)
+
+
+@asynccontextmanager
+async def socks_proxy(*turns: tuple[bytes, bytes]) -> AsyncIterator[str]:
+    """Its address. It expects of each connection to begin these messages, and answers so."""
+
+    async def proxy(stream: trio.SocketStream) -> None:
+        for expected, answer in turns:
+            said = bytes(await stream.receive_some(1 << 16))
+            assert said.startswith(expected)
+            await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, proxy, 0, host="127.0.0.1"))
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://far.example/pods", FAR),
+        ("http://10.0.0.1/pods", b"\x05\x01\x00\x01\x0a\x00\x00\x01\x00\x50"),
+        ("http://[fd00::1]:8080/pods", b"\x05\x01\x00\x04\xfd" + bytes(14) + b"\x01\x1f\x90"),
+    ],
+)
+@pytest.mark.parametrize("bound", [b"\x01" + bytes(6), b"\x03\x01a\x00\x00", b"\x04" + bytes(18)])
+async def test_a_socks_proxy_connects(url: str, asked: bytes, bound: bytes) -> None:
+    turns = (b"\x05\x01\x00", b"\x05\x00"), (asked, b"\x05\x00\x00" + bound), (b"GET /pods HTTP/1.1", ANSWER)
+    async with socks_proxy(*turns) as proxy, transport(None, f"socks5://{proxy}") as http:
+        await ask(http, url)
+
+
+@pytest.mark.parametrize("methods", [b"\x05\x00", b"\x05\x02"])
+async def test_a_socks_proxy_is_told_who_asks_if_it_wants_to_know(methods: bytes) -> None:
+    told = [(b"\x01\x02me\x07se@cret", b"\x01\x00")] if methods[1] else []
+    turns = (b"\x05\x02\x00\x02", methods), *told, (FAR, b"\x05\x00\x00\x01" + bytes(6)), SERVED
+    async with socks_proxy(*turns) as proxy, transport(None, f"socks5h://me:se%40cret@{proxy}") as http:
+        await ask(http, "http://far.example/pods")
+
+
+@pytest.mark.parametrize(
+    ("turns", "why"),
+    [
+        ([(b"\x05", b"HTTP/1.1 400")], "unexpected protocol version 72"),
+        ([(b"\x05", b"\x05\xff")], "no acceptable authentication methods"),
+        ([(b"\x05", b"\x05\x02")], "no acceptable authentication methods"),
+        ([(b"\x05", b"\x05\x00"), (FAR, b"\x05\x05\x00\x01" + bytes(6))], "unknown error connection refused"),
+        ([(b"\x05", b"\x05\x00"), (FAR, b"\x05\x63\x00\x01" + bytes(6))], "unknown error unknown code: 99"),
+        ([(b"\x05", b"\x05\x00"), (FAR, b"\x05\x00")], "EOF"),
+        ([], "EOF"),
+    ],
+)
+async def test_what_a_socks_proxy_refuses(turns: list[tuple[bytes, bytes]], why: str) -> None:
+    async with socks_proxy(*turns) as proxy, transport(None, f"socks5://{proxy}") as http:
+        with pytest.raises(httpx.ProxyError) as caught:
+            await ask(http, "http://far.example/pods")
+    assert str(caught.value) == f"socks connect tcp {proxy}->far.example:80: {why}"
+
+
+async def test_a_socks_proxy_gets_the_time_of_a_connection() -> None:
+    turns = (b"\x05", b"\x05"), (b"more", b"")
+    asked = httpx.Request("GET", "http://far.example/", extensions={"timeout": {"connect": 0.2}})
+    async with socks_proxy(*turns) as proxy, transport(None, f"socks5://{proxy}") as http:
+        with trio.fail_after(10), pytest.raises(httpx.ConnectTimeout):
+            await http.handle_async_request(asked)

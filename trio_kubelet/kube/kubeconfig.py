@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -88,6 +89,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 _WITHOUT_MODE: Final = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 """In these versions of the protocol a plugin need not say whether it wants a terminal."""
 
+_SCHEMES: Final = ("http", "https")
 _NO_PASSWORDS: Final = "username and password are not accepted by API servers any more"
 _PLUGIN_EXTENSION: Final = "client.authentication.k8s.io/exec"
 """The name under which a cluster says something to plugins."""
@@ -190,8 +192,9 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         if problem:
             raise KubeconfigError(f"{path}: {field}: {problem}")
     server, base = _with_scheme(cluster), os.path.dirname(os.path.abspath(path))
-    for field, url in (("server", server), ("proxy-url", cluster.proxy_url)):
-        if url and (problem := _url_problem(url)):
+    proxies = (*_SCHEMES, "socks5")
+    for field, url, schemes in (("server", server, _SCHEMES), ("proxy-url", cluster.proxy_url, proxies)):
+        if url and (problem := _url_problem(url, schemes)):
             raise KubeconfigError(f"{path}: clusters: {field}: {problem}")
     if "@" in urlsplit(server).netloc:
         raise KubeconfigError(f"{path}: clusters: server: {_NO_PASSWORDS}")
@@ -283,7 +286,7 @@ def _with_scheme(cluster: _Cluster) -> str:
     return f"{'https' if verified or cluster.insecure_skip_tls_verify else 'http'}://{cluster.server}"
 
 
-def _url_problem(url: str) -> str:
+def _url_problem(url: str, schemes: Sequence[str] = _SCHEMES) -> str:
     """Why nothing can be asked there, without the address, in which a password may stand; "" if it can be.
 
     Whether there is such a host is not told.
@@ -298,8 +301,8 @@ def _url_problem(url: str) -> str:
         return "its port is no number up to 65535"
     if not url.isprintable() or " " in url:
         return "it has characters that no URL has"
-    if parts.scheme not in ("http", "https"):
-        return f"the scheme is {parts.scheme}, but has to be http or https"
+    if parts.scheme not in schemes:
+        return f"the scheme is {parts.scheme}, but has to be {' or '.join(schemes)}"
     return "" if parts.hostname else "it names no host"
 
 

@@ -13,6 +13,8 @@ Imported only where httpx is needed (see `network`).
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -43,6 +45,16 @@ _ERRORS: Final[dict[type[BaseException], type[httpx.TransportError]]] = {
     httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
     httpcore.ProtocolError: httpx.ProtocolError,
 }
+_SOCKS_REFUSALS: Final = {
+    1: "general SOCKS server failure",
+    2: "connection not allowed by ruleset",
+    3: "network unreachable",
+    4: "host unreachable",
+    5: "connection refused",
+    6: "TTL expired",
+    7: "command not supported",
+    8: "address type not supported",
+}
 
 
 @contextlib.contextmanager
@@ -64,15 +76,20 @@ def transport(
     socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
 ) -> Transport:
     """A transport of its own pool; without `tls` it is for plain HTTP."""
+    between = _proxy(proxy) if proxy else None
+    backend: httpcore.AsyncNetworkBackend = _Backend()
+    if between is not None and between.url.scheme.startswith(b"socks"):
+        backend = _SocksBackend(backend, between)
+        between = None
     return Transport(
         httpcore.AsyncConnectionPool(
             ssl_context=tls,
-            proxy=_proxy(proxy) if proxy else None,
+            proxy=between,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
             socket_options=socket_options,
-            network_backend=_Backend(),
+            network_backend=backend,
         )
     )
 
@@ -83,8 +100,6 @@ def _proxy(url: str) -> httpcore.Proxy:
         proxy = httpx.Proxy(url)
     except (httpx.InvalidURL, ValueError):
         raise httpx.ProxyError("the proxy's address is no URL") from None  # it may hold a password
-    if proxy.url.scheme not in ("http", "https"):
-        raise httpx.ProxyError(f"a proxy with the scheme {proxy.url.scheme} is not supported")
     return httpcore.Proxy(_url(proxy.url), proxy.raw_auth, proxy.headers.raw)
 
 
@@ -177,6 +192,86 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+
+class _SocksBackend(httpcore.AsyncNetworkBackend):
+    """Connects by way of a SOCKS5 proxy (RFC 1928, RFC 1929), which looks names up itself, as Go's client has
+    it for `socks5` and `socks5h`.
+    """
+
+    def __init__(self, inner: httpcore.AsyncNetworkBackend, proxy: httpcore.Proxy) -> None:
+        self._inner = inner
+        self._host = proxy.url.host.decode("ascii")
+        self._port = proxy.url.port or 1080
+        self._auth = proxy.auth
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        stream = await self._inner.connect_tcp(self._host, self._port, timeout, local_address, socket_options)
+        try:
+            with trio.fail_after(math.inf if timeout is None else timeout):
+                await self._ask(stream, host, port)
+        except trio.TooSlowError as exc:
+            await _abandon(stream.aclose)
+            raise httpcore.ConnectTimeout from exc
+        except httpcore.ProxyError as exc:
+            await _abandon(stream.aclose)
+            way = f"{self._host}:{self._port}->{host}:{port}"
+            raise httpcore.ProxyError(f"socks connect tcp {way}: {exc}") from exc
+        except BaseException:
+            await _abandon(stream.aclose)
+            raise
+        return stream
+
+    async def _ask(self, stream: httpcore.AsyncNetworkStream, host: str, port: int) -> None:
+        """Has the proxy connect. Raises httpcore.ProxyError."""
+        user, password = self._auth or (b"", b"")
+        await stream.write(b"\5\2\0\2" if user else b"\5\1\0")
+        version, method = await _taken(stream, 2)
+        if version != 5:
+            raise httpcore.ProxyError(f"unexpected protocol version {version}")
+        if method == 2 and 0 < len(user) < 256 and len(password) < 256:
+            await stream.write(b"\1%c%b%c%b" % (len(user), user, len(password), password))
+            if (await _taken(stream, 2))[1]:
+                raise httpcore.ProxyError("username/password authentication failed")
+        elif method:
+            raise httpcore.ProxyError("no acceptable authentication methods")
+        await stream.write(b"\5\1\0" + _socks_address(host) + port.to_bytes(2))
+        _, refused, _, kind = await _taken(stream, 4)
+        if refused:
+            why = _SOCKS_REFUSALS.get(refused, f"unknown code: {refused}")
+            raise httpcore.ProxyError(f"unknown error {why}")
+        length = (await _taken(stream, 1))[0] if kind == 3 else 16 if kind == 4 else 4
+        await _taken(stream, length + 2)  # where the proxy connected from
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+def _socks_address(host: str) -> bytes:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.encode("ascii")
+        if len(name) > 255:
+            raise httpcore.ProxyError("FQDN too long") from None
+        return b"\3%c%b" % (len(name), name)
+    return (b"\1" if address.version == 4 else b"\4") + address.packed
+
+
+async def _taken(stream: httpcore.AsyncNetworkStream, count: int) -> bytes:
+    taken = b""
+    while len(taken) < count:
+        if not (more := await stream.read(count - len(taken))):
+            raise httpcore.ProxyError("EOF")
+        taken += more
+    return taken
 
 
 class _Stream(httpcore.AsyncNetworkStream):
