@@ -16,7 +16,7 @@ from tests.kube.certs import CA, key_pem, new_key
 from tests.probes.bad_servers import PLAIN, SECURE, Behaviour, full_port, refused_port, serving
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.kube import network
+from trio_kubelet.kube import network, request_words
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
@@ -33,6 +33,33 @@ async def said(url: str, ca: CA | None = None, timeout: float = 30) -> str:
     before, _, words = str(caught.value).partition('": ')
     assert before == f'Get "{url}/api/v1/nodes/n'
     return words
+
+
+async def said_of_watch(url: str, period: float, ca: CA) -> str:
+    config = ClientConfig(server=url, ca=Source(data=ca.pem))
+    async with network.connect(config, SystemClock(), {}) as door:
+        with pytest.raises(APIUnavailable) as caught:
+            async with door.watch("/api/v1/pods", {}, period):
+                pass
+    before, _, words = str(caught.value).partition('": ')
+    assert before == f'Get "{url}/api/v1/pods?watch=1'
+    return words
+
+
+@pytest.mark.parametrize("period", [15, network.QUIET_PING_PERIOD])
+async def test_a_watch_fails_in_the_same_words(
+    period: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await refused_port()
+    words = await said_of_watch(f"https://127.0.0.1:{port}", period, CA())
+    assert words == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
+    async with serving({"": tls_server(tmp_path, CA("other").pair("api", hosts=("127.0.0.1",)))}) as ports:
+        words = await said_of_watch(f"https://127.0.0.1:{ports['']}", period, CA())
+    assert words == "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+    monkeypatch.setattr(request_words, "CONNECT_TIMEOUT", 0.3)
+    async with full_port() as port:
+        words = await said_of_watch(f"https://127.0.0.1:{port}", period, CA())
+    assert words == f"dial tcp 127.0.0.1:{port}: i/o timeout"
 
 
 async def test_nobody_listens() -> None:

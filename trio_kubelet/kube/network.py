@@ -47,14 +47,13 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable, WebSocketRefused,
 from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.metrics import KubeMetrics
 from trio_kubelet.kube.proxy import proxy_for
-from trio_kubelet.kube.request_words import request_words, url_error
+from trio_kubelet.kube.request_words import CONNECT_TIMEOUT, request_words, url_error
 from trio_kubelet.kube.shared_watches import NotShared, SharedWatches
 from trio_kubelet.kube.transport import ProxiedRequests, transport
 
 log = get_logger(__name__)
 
 USER_AGENT = "kubelet/v1.36 (linux) trio-kubelet"
-CONNECT_TIMEOUT = 10.0
 WATCH_OPEN_TIMEOUT = 30.0
 CLOSE_TIMEOUT = 2.0
 LONGEST_LIST = 128 * 1024 * 1024

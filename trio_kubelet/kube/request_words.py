@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,7 +23,10 @@ from trio_kubelet.common.go_words import (
     error_words,
     system_words,
 )
+from trio_kubelet.kube.errors import APIUnavailable
 
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for a connection and its handshake."""
 _RESET: Final = system_words("read", ConnectionResetError(errno.ECONNRESET, ""))
 _PORTS: Final = {"https": 443, "http": 80}
 
@@ -29,6 +34,22 @@ _PORTS: Final = {"https": 443, "http": 80}
 def url_error(method: str, url: str, error: BaseException) -> str:
     """The whole text, as Go's `url.Error` writes it."""
     return f'{method[:1]}{method[1:].lower()} "{url}": {request_words(error, url)}'
+
+
+@contextmanager
+def connecting(url: str) -> Iterator[None]:
+    """Within it a connection to `url` is made, for a watch. Raises APIUnavailable."""
+    failure: httpx.TransportError
+    try:
+        with trio.fail_after(CONNECT_TIMEOUT):
+            yield
+    except trio.TooSlowError as exc:
+        failure = httpx.ConnectTimeout(str(exc))
+        raise APIUnavailable(url_error("GET", url, failure)) from exc
+    except (OSError, UnicodeError, trio.BrokenResourceError) as exc:  # a host may be no name
+        failure = httpx.ConnectError(str(exc))
+        failure.__cause__ = exc
+        raise APIUnavailable(url_error("GET", url, failure)) from exc
 
 
 def request_words(error: BaseException, url: str) -> str:

@@ -25,8 +25,8 @@ import trio
 
 from trio_kubelet.kube.answer_bodies import MAX_EVENT_BYTES, LineSplitter, LineTooLong
 from trio_kubelet.kube.errors import APIUnavailable, error_from
+from trio_kubelet.kube.request_words import connecting
 
-CONNECT_TIMEOUT: Final = 10.0
 OPEN_TIMEOUT: Final = 30.0
 SEND_TIMEOUT: Final = 10.0
 PONG_TIMEOUT: Final = 15.0
@@ -325,25 +325,20 @@ class SharedWatches:
 
 async def _dial(url: str, tls: ssl.SSLContext, server_name: str, ping_period: float) -> _Connection:
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or 443
-    try:
-        with trio.fail_after(CONNECT_TIMEOUT):
-            plain = await trio.open_tcp_stream(host, port)
-            try:
-                secure = _over_tls(plain, tls, server_name or host)
-                await secure.do_handshake()
-                if secure.selected_alpn_protocol() != "h2":
-                    raise NotShared
-                connection = _Connection(secure, ping_period)
-                await connection.begin()
-                return connection
-            except BaseException:
-                await trio.aclose_forcefully(plain)
-                raise
-    except trio.TooSlowError:
-        raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
-    except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a host may be no name
-        raise APIUnavailable(f"{host}:{port}: {error.__cause__ or error}") from error
+    host = parts.hostname or ""
+    with connecting(url):
+        plain = await trio.open_tcp_stream(host, parts.port or 443)
+        try:
+            secure = _over_tls(plain, tls, server_name or host)
+            await secure.do_handshake()
+            if secure.selected_alpn_protocol() != "h2":
+                raise NotShared
+            connection = _Connection(secure, ping_period)
+            await connection.begin()
+        except BaseException:
+            await trio.aclose_forcefully(plain)
+            raise
+        return connection
 
 
 def _over_tls(

@@ -18,8 +18,8 @@ from trio_websocket import ConnectionClosed, HandshakeError, WebSocketConnection
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.kube.answer_bodies import MAX_EVENT_BYTES
 from trio_kubelet.kube.errors import APIUnavailable, WebSocketRefused
+from trio_kubelet.kube.request_words import connecting
 
-CONNECT_TIMEOUT = 10.0
 HANDSHAKE_TIMEOUT = 5.0
 PONG_TIMEOUT = 15.0
 ORDERLY = (1000, 1001, 1005)
@@ -71,7 +71,9 @@ async def open_events(
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    stream = await _connect(host, parts.port or (443 if tls else 80), tls, server_name or host)
+    with connecting(url):
+        plain = await trio.open_tcp_stream(host, parts.port or (443 if tls else 80))
+        stream = plain if tls is None else await _secured(plain, tls, server_name or host)
     opened = False
     try:
         with _unwrapped():
@@ -100,19 +102,6 @@ async def open_events(
         raise WebSocketRefused(f"{host}: the WebSocket handshake failed: {type(exc).__name__}") from exc
     finally:
         await close_for_good(stream)
-
-
-async def _connect(
-    host: str, port: int, tls: ssl.SSLContext | None, server_name: str
-) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
-    try:
-        with trio.fail_after(CONNECT_TIMEOUT):
-            plain = await trio.open_tcp_stream(host, port)
-            return plain if tls is None else await _secured(plain, tls, server_name)
-    except trio.TooSlowError:
-        raise APIUnavailable(f"{host}:{port}: no connection within {CONNECT_TIMEOUT:g}s") from None
-    except (OSError, UnicodeError, trio.BrokenResourceError) as exc:  # a host may be no name
-        raise APIUnavailable(f"{host}:{port}: {exc.__cause__ or exc}") from exc
 
 
 async def _secured(
