@@ -110,7 +110,8 @@ async def start_base(
         providers = await installed_providers(flags, gates, registry)
     pinned = PinnedCPUs()
     cgroups = await pod_cgroups(config, machine, registry, nursery, pinned)
-    allocations = AllocationStore(flags.root_dir)
+    pod_level = gates.enabled("InPlacePodLevelResourcesVerticalScaling")
+    allocations = AllocationStore(flags.root_dir, pod_level=pod_level)
     await NODE_FILES.run(allocations.load)
     try:
         if flags.set_kernel_tunables:

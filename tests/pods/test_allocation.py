@@ -90,6 +90,41 @@ def test_the_files_are_the_kubelets() -> None:
         decode(KUBELETS.replace(b"24c", b"25c"))
 
 
+POD_LEVEL = (
+    b'{"data":"{\\"entries\\":{\\"uid-web\\":{\\"ContainerResources\\":{\\"main\\":{\\"limits\\":{\\"cpu\\":'
+    b'\\"300m\\",\\"memory\\":\\"90Mi\\"},\\"requests\\":{\\"cpu\\":\\"10m\\"}},\\"two\\":{\\"limits\\":'
+    b'{\\"cpu\\":\\"300m\\",\\"memory\\":\\"90Mi\\"}}},\\"PodLevelResources\\":{\\"limits\\":{\\"cpu\\":\\"300m\\",'
+    b'\\"memory\\":\\"90Mi\\"},\\"requests\\":{\\"cpu\\":\\"60m\\",\\"memory\\":\\"50Mi\\"}}}}}","checksum":1683569032}'
+)
+"""What a kubelet v1.36 wrote for such a pod, but for its UID."""
+
+
+@pytest.mark.parametrize("pod_level", [True, False])
+async def test_a_container_without_a_limit_has_that_of_its_pod(tmp_path: Path, pod_level: bool) -> None:
+    """So does a kubelet note it down, and without it takes the pod for one that is being resized."""
+    containers = [
+        v1.Container(name="main", image="i", resources=v1.ResourceRequirements(requests={"cpu": "10m"})),
+        v1.Container(name="two", image="i"),
+    ]
+    whole = v1.ResourceRequirements(
+        limits={"cpu": "300m", "memory": "90Mi"}, requests={"cpu": "60m", "memory": "50Mi"}
+    )
+    pod = make_pod(containers=containers, spec={"resources": whole})
+    store, path = AllocationStore(str(tmp_path), pod_level=pod_level), tmp_path / ACTUATED
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        store.grant(pod)
+        await until(path.exists)
+        nursery.cancel_scope.cancel()
+    assert decode((tmp_path / ALLOCATED).read_bytes()) == {"uid-web": allocation_of(pod)}
+    written = decode(path.read_bytes())["uid-web"]
+    assert (path.read_bytes() == POD_LEVEL) is pod_level
+    assert (written == allocation_of(pod)) is not pod_level
+    again = AllocationStore(str(tmp_path), pod_level=pod_level)
+    again.load()
+    assert again.outstanding("uid-web") is None, "the pod is not being resized"
+
+
 def test_amounts_that_are_spelled_otherwise_are_no_resize(tmp_path: Path) -> None:
     granted = allocation_of(asking("500m"))
     pod = asking("0.5")

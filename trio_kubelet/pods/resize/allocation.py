@@ -93,6 +93,25 @@ def with_larger_requests(pod: Pod, other: Pod) -> Pod:
     return replace(pod, spec=changed)
 
 
+def with_limits_of_pod(allocation: Allocation) -> Allocation:
+    """What is noted down as what the containers have: a limit that one lacks is its pod's (kubelet:
+    `setActuatedContainerResources`). A kubelet that does not find it there takes the pod for one whose resize
+    never ends. Pure.
+    """
+    limits = {} if allocation.pod_level is None else allocation.pod_level.limits or {}
+    of_pod = {name: limits[name] for name in ("cpu", "memory") if amount(limits.get(name, ""))}
+    if not of_pod:
+        return allocation
+
+    def effective(resources: ResourceRequirements) -> ResourceRequirements:
+        own = resources.limits or {}
+        lacking = {name: text for name, text in of_pod.items() if not amount(own.get(name, ""))}
+        return replace(resources, limits={**own, **lacking})
+
+    containers = {name: effective(resources) for name, resources in allocation.containers.items()}
+    return replace(allocation, containers=containers)
+
+
 def _canonical(allocation: Allocation) -> object:
     """Amounts of a kubelet's file are spelled as the API does, those of a manifest as they please."""
 
@@ -107,10 +126,14 @@ def _canonical(allocation: Allocation) -> object:
 
 
 class AllocationStore:
-    """Allocations by pod UID; `run` writes them down."""
+    """Allocations by pod UID; `run` writes them down.
 
-    def __init__(self, directory: str) -> None:
+    `pod_level`: the gate `InPlacePodLevelResourcesVerticalScaling`.
+    """
+
+    def __init__(self, directory: str, *, pod_level: bool = True) -> None:
         self._directory = directory
+        self._noted = with_limits_of_pod if pod_level else lambda allocation: allocation
         self._granted: dict[str, Allocation] = {}
         self._actuated: dict[str, Allocation] = {}
         self._written: dict[str, bytes] = {}
@@ -121,7 +144,9 @@ class AllocationStore:
         self._granted = self._read(ALLOCATED)
         self._actuated = self._read(ACTUATED)
         # What is the same is one object: of such a pod no resize is looked for.
-        self._actuated.update((u, a) for u, a in self._granted.items() if self._actuated.get(u) == a)
+        for uid, granted in self._granted.items():
+            if self._actuated.get(uid) in (granted, self._noted(granted)):
+                self._actuated[uid] = granted
 
     def _read(self, name: str) -> dict[str, Allocation]:
         path = os.path.join(self._directory, name)
@@ -138,7 +163,8 @@ class AllocationStore:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            contents = {ALLOCATED: encode(self._granted), ACTUATED: encode(self._actuated)}
+            actuated = {uid: self._noted(each) for uid, each in self._actuated.items()}
+            contents = {ALLOCATED: encode(self._granted), ACTUATED: encode(actuated)}
             try:
                 for name, content in contents.items():
                     if self._written.get(name) != content:
