@@ -291,6 +291,16 @@ async def test_what_a_pod_may_use_as_a_whole(tmp_path: Path, autojump_clock: Moc
         assert (await here.sync(after)).results == []
 
 
+async def test_a_pod_with_resources_of_its_own_is_not_resized_by_the_next_agent(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        a_pod = sized_pod(container("a"), sized("b", cpu="100m"), cpu="500m", memory="64Mi")
+        await here.sync_ok(a_pod)
+        here.runtime = here.another_runtime()
+        assert (await here.sync(a_pod)).results == []
+
+
 async def test_a_pods_own_limit_changes_though_no_container_does(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -89,11 +89,13 @@ class Resizer:
         """Whether the pod asks for something else as a whole than what is known to be in force.
 
         `resizing`: a resize of it was granted, and maybe only a part was made: by an agent before this one.
+        Else what an agent before this one has made of the pod is what was granted.
         """
         if not status.running() or not status.sandboxes:
             return False
         id = status.sandboxes[0].id
-        return resizing or id in self._halfway or pod_resources_of(pod) != self._actuated.get(id, NOTHING)
+        wanted = pod_resources_of(pod)
+        return resizing or id in self._halfway or self._actuated.get(id, wanted) != wanted
 
     def has_grown(self) -> bool:
         """Whether so many containers were started since the last time that some can be forgotten.
