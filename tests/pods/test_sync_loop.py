@@ -451,11 +451,29 @@ async def test_a_defect_met_while_admitting_a_pod_refuses_that_pod(autojump_cloc
         status = world.status(bad)
         assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
         assert "OverflowError: too much" in status.message
+        await trio.sleep(60)  # housekeeping misses its worker
         assert "FailedSync" in world.events.reasons(worse.metadata.uid)
         await world.update(bad, worse, good)
         await world.remove(bad, worse)
         await world.until(lambda: world.room.pods.get(bad.metadata.uid) is None)
         assert world.runtime.alive() == {good.metadata.uid}
+
+
+async def test_a_pod_that_asks_for_no_quantity_is_refused(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    """Only a broken API server gives one out; the agent ended of it, and of the next one that was started."""
+    world, broken, sound = (
+        World(admitter=small_node(tmp_path)),
+        asking("broken", "1..0"),
+        asking("sound", "1"),
+    )
+    async with world.running():
+        await world.add(broken, sound)
+        await trio.sleep(60)
+        status = world.status(broken)
+        assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
+        assert world.runtime.alive() == {sound.metadata.uid}
 
 
 async def test_a_moment_of_creation_that_is_none_counts_as_none(autojump_clock: trio.abc.Clock) -> None:

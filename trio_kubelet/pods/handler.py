@@ -240,7 +240,7 @@ class SyncHandler:
             self._statuses.remove(uid)
             self._metrics.restarted_pods.labels(_static_label(pod)).inc()
             self._cleaner.clean(uid)  # the new life does not begin with the dead containers of the old one
-            self._begin(pod, cause="worker")
+            self.start_again(pod, cause="worker")
         else:
             self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
             if worker.evicted:
@@ -260,7 +260,8 @@ class SyncHandler:
 
     def start_again(self, pod: Pod, cause: str) -> None:
         """A wanted pod that has no worker (any more)."""
-        self._begin(pod, cause)
+        with self._wall(pod):
+            self._begin(pod, cause)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """All sources have reported, and these are the pods there are."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar, regular_containers
+from trio_kubelet.api.quantity import QuantityError
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
@@ -106,9 +107,11 @@ def generate_status(
 
 def rejected_status(pod: v1.Pod, reason: str, message: str) -> v1.PodStatus:
     """The status of a pod this node refuses (kubelet: `rejectPod`)."""
-    return v1.PodStatus(
-        phase=FAILED, reason=reason, message=f"Pod was rejected: {message}", qos_class=pod_qos(pod).value
-    )
+    try:
+        qos = pod_qos(pod).value
+    except QuantityError:  # it may be refused for what it asks for
+        qos = ""
+    return v1.PodStatus(phase=FAILED, reason=reason, message=f"Pod was rejected: {message}", qos_class=qos)
 
 
 def past_active_deadline(pod: v1.Pod, status: v1.PodStatus, now_ns: int) -> bool:
