@@ -224,7 +224,7 @@ class NodeAgent:
         return NodeView(
             host_ips=self._host_ips(),
             ipv6_first=self._settings.ipv6_first,
-            runtime_name=self.health.name or NodeView().runtime_name,
+            runtime_name=self.health.last_name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
             stop_signals=self._settings.stop_signals,
             ready_to_start=self._settings.ready_to_start,

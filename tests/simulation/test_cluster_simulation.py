@@ -12,6 +12,8 @@ import trio
 from tests.kube.store import Change
 from tests.simulation.cluster import ClusterLife, ClusterNode
 from tests.simulation.deterministic import simulate
+from trio_kubelet.sim.answers import RUNTIME_NAME
+from trio_kubelet.sim.faults import Fault, Kind
 
 LIFE = 300.0  # simulated seconds of each seed
 LONG_LIFE = 1000.0
@@ -207,6 +209,26 @@ def test_a_resize_shows_at_once(tmp_path: Path) -> None:
             conditions = node.store.get("pods", "default", "api0")["status"]["conditions"]
             assert not [c for c in conditions if c["type"].startswith("PodResize")]
             assert running == {c.id for c in node.running_containers()}
+
+    simulate(1, story)
+
+
+def test_containers_keep_their_ids_while_the_runtime_does_not_tell_its_state(tmp_path: Path) -> None:
+    """The runtime's name is a part of the id: one that fails to answer does not become another."""
+
+    async def story() -> None:
+        node = ClusterNode(1, tmp_path)
+        node.create("api0", 2, 2, "Always")
+        async with node.running() as nursery:
+            await node.start_agent(nursery)
+            await trio.sleep(60)
+            node.service.faults.add(Fault(Kind.FAIL, "Status"))
+            await trio.sleep(10)
+            node.runtime.kill(node.running_containers()[0].id, node.service.now_ns())
+            await trio.sleep(5)
+            statuses = node.store.get("pods", "default", "api0")["status"]["containerStatuses"]
+            assert sum(status["restartCount"] for status in statuses) == 1
+            assert {status["containerID"].partition("://")[0] for status in statuses} == {RUNTIME_NAME}
 
     simulate(1, story)
 

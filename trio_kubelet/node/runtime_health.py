@@ -106,6 +106,8 @@ class RuntimeHealth:
         self._good_at: float | None = None
         self._told: tuple[str | None, str | None] = (None, None)
         self.name = ""
+        self.last_name = ""
+        """Its name also while it does not answer: what the ids of its containers begin with in statuses."""
         self.version = ""
         self.shown: str | None = None
         """The runtime as the Node shows it: its name, and its version or, when it does not tell any more,
@@ -161,7 +163,7 @@ class RuntimeHealth:
             with trio.fail_after(TIMEOUT):
                 if not self.name:
                     version = await self._runtime.version()
-                    self.name = version.runtime_name
+                    self.name = self.last_name = version.runtime_name
                     self.version = version_text(version.runtime_version)
                     self.shown = f"{self.name}://{self.version}"
                 self._take(await self._runtime.status())
