@@ -52,9 +52,10 @@ class Client:
 
     async def until(self, name: str) -> Any:
         """The next message that has something of that name."""
-        while name not in (message := await self.get()):
-            pass
-        return message
+        with trio.fail_after(100):
+            while name not in (message := await self.get()):
+                pass
+            return message
 
     def leave(self) -> None:
         self._asked.close()
@@ -254,6 +255,36 @@ async def test_one_pod_in_full(autojump_clock: MockClock) -> None:
         with trio.move_on_after(30) as scope:
             await client.until("log")
         assert scope.cancelled_caught
+
+
+async def test_a_pod_that_is_opened_again_is_told_again(autojump_clock: MockClock) -> None:
+    """The page has forgotten it, even where it went to another and back before that was told."""
+    node = FakeNode(2)
+    uid = "uid-pod-000"
+    mine, other = {"uid": uid, "container": "main"}, {"uid": "uid-pod-001", "container": "main"}
+    node.logs[f"{uid}/main"] = "one\n"
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+
+        async def told(*names: str) -> None:
+            for name in names:
+                while (message := await client.until(name))[name]["uid"] != uid:
+                    pass
+            assert message["log"]["text"] == "one\n"
+
+        await client.ask(number=-1, open=mine)
+        await told("detail", "story", "log")
+        await trio.sleep(2)
+        for detour in (None, other):
+            await client.ask(open=detour)
+            await client.ask(open=mine)
+            await told("detail", "story", "log")
+            await trio.sleep(2)
+        await client.ask(open={**mine, "previous": True})
+        await client.ask(open=mine)
+        while (await client.until("log"))["log"]["previous"]:
+            pass
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b'{"see": 5}', b"\xff", b'{"open": {}}'])

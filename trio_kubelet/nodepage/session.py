@@ -56,6 +56,7 @@ class Session:
         self._receive = receive
         self._reader = Reader()
         self._opened: Opened | None = None
+        self._sent: dict[str, Any] = {}  # what the page has of the pod it looks into
         self._reopened = trio.Event()
 
     async def run(self) -> None:
@@ -89,8 +90,18 @@ class Session:
         if asked.see is not None:
             self._reader.sees = tuple(asked.see[:_UIDS])
         if asked.open is not msgspec.UNSET:
-            self._opened = asked.open
-            self._reopened.set()
+            self._open(asked.open)
+
+    def _open(self, opened: Opened | None) -> None:
+        """A page forgets the pod it leaves, and a log when it asks for another, even if it is back before it
+        was sent anything.
+        """
+        before, self._opened = self._opened, opened
+        if opened is None or before is None or opened.uid != before.uid:
+            self._sent = {}
+        elif opened != before:
+            self._sent.pop("log", None)
+        self._reopened.set()
 
     async def _tell(self, life: str, number: int) -> None:
         shown = self._feed.shown
@@ -104,34 +115,29 @@ class Session:
 
     async def _show(self) -> None:
         """The pod the reader looks into: what of it is different from what was sent."""
-        last: dict[str, Any] = {}
-        of: Opened | None = None
         while True:
-            opened = self._opened
+            opened, sent = self._opened, self._sent
             if opened is None:
                 await self._reopened.wait()
                 self._reopened = trio.Event()
                 continue
-            if of is None or of.uid != opened.uid:
-                last = {}
-            of = opened
-            if (pod := self._feed.node.pod(opened.uid)) is not None and last.get("pod") is not pod:
-                last["pod"] = pod
+            if (pod := self._feed.node.pod(opened.uid)) is not None and sent.get("pod") is not pod:
+                sent["pod"] = pod
                 await self._send(_encode({"detail": self._feed.node.detail(pod)}))
             await self._send_new(
-                last, "story", {"uid": opened.uid, "entries": self._feed.node.story(opened.uid)}
+                sent, "story", {"uid": opened.uid, "entries": self._feed.node.story(opened.uid)}
             )
             if opened.container:
                 text = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous)
-                await self._send_new(last, "log", {**msgspec.to_builtins(opened), "text": text})
+                await self._send_new(sent, "log", {**msgspec.to_builtins(opened), "text": text})
             with trio.move_on_after(_DETAIL_PERIOD):
                 await self._reopened.wait()
                 self._reopened = trio.Event()
 
-    async def _send_new(self, last: dict[str, Any], name: str, value: object) -> None:
+    async def _send_new(self, sent: dict[str, Any], name: str, value: object) -> None:
         message = _encode({name: value})
-        if last.get(name) != message:
-            last[name] = message
+        if sent.get(name) != message:
+            sent[name] = message
             await self._send(message)
 
     async def _send(self, message: bytes) -> None:
