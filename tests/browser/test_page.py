@@ -196,6 +196,31 @@ def test_one_pod_its_story_log_manifest_and_configs(browser: BrowserThread) -> N
     look(browser, node, steps)
 
 
+def test_of_another_pod_nothing_is_shown_before_it_is_told(browser: BrowserThread) -> None:
+    node = FakeNode(2)
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=name: pod-000")
+        site.go_away()
+        page.wait_for_selector("#lost >> text=Not connected to the node")
+        row(page, "pod-001").click()
+        page.wait_for_selector("#detail-name >> text=default/pod-001")
+        for tab in ("manifest", "configs", "story", "log"):
+            page.click(f"[data-tab={tab}]")
+            page.wait_for_selector(f"#{tab} >> text=…")
+        site.come_back()
+        page.wait_for_selector("#log >> text=No output yet.")
+        page.click("[data-tab=story]")
+        page.wait_for_selector("#story >> text=Nothing is remembered of this pod.")
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=name: pod-001")
+        wrong(page).clear()  # a browser logs connections that fail
+
+    look(browser, node, steps)
+
+
 def test_a_change_is_seen_soon_and_a_pod_that_goes_is_gone(browser: BrowserThread) -> None:
     node = FakeNode(3)
 

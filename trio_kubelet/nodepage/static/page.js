@@ -38,7 +38,7 @@ function settle(place, nodes) {
 const known = { life: "", number: -1, node: {}, pods: new Map(), events: [], points: [], use: new Map(), skew: 0 };
 const view = {
   query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story",
-  container: "", previous: false, opener: document.body, detail: null, story: [], log: "",
+  container: "", previous: false, opener: document.body, detail: null, story: null, log: null, // null: not told yet
 };
 
 function take(message) {
@@ -65,7 +65,8 @@ function take(message) {
   if (message.n !== undefined) known.number = message.n;
   if (message.detail && message.detail.uid === view.uid) view.detail = message.detail;
   if (message.story && message.story.uid === view.uid) view.story = message.story.entries;
-  if (message.log && message.log.uid === view.uid && message.log.container === view.container) view.log = message.log.text;
+  const { log } = message;
+  if (log && log.uid === view.uid && log.container === view.container && log.previous === view.previous) view.log = log.text;
   draw(message);
 }
 
@@ -561,7 +562,7 @@ function open(uid, container, replace) {
   const names = (row.containers || []).map((c) => c.name);
   if (container) view.container = container;
   else if (other || !names.includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: names[0] || "" }).name;
-  if (other) { view.detail = null; view.story = []; view.log = ""; view.previous = false; drawnDetail = null; $("log").textContent = ""; $("story").replaceChildren(); }
+  if (other) { view.detail = view.story = view.log = null; view.previous = false; }
   const hash = `#pod=${encodeURIComponent(uid)}`;
   if (location.hash !== hash) history[view.pushed || replace ? "replaceState" : "pushState"]({}, "", hash);
   view.pushed = true;
@@ -645,10 +646,10 @@ function meterOf(node, value, limit, request, words) {
 }
 
 function drawStory() {
-  const last = view.story.length;
+  if (!view.story) return settle($("story"), [el("li", { className: "empty" }, "…")]);
   const nodes = view.story.map((entry) => el("li", {}, el("span", { className: "dim num", title: new Date(entry.at).toLocaleString() }, `${age(entry.at)}`),
     el("span", { className: "dim" }, entry.cause), el("span", {}, entry.count > 1 ? `${entry.text} (×${entry.count})` : entry.text)));
-  settle($("story"), last ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]);
+  return settle($("story"), nodes.length ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]);
 }
 
 function drawLog(row) {
@@ -659,14 +660,14 @@ function drawLog(row) {
   select.value = view.container;
   $("log-previous").checked = view.previous;
   const panel = $("panel"), atEnd = panel.scrollHeight - panel.scrollTop - panel.clientHeight < 30;
-  const text = view.log || "No output yet.";
+  const text = view.log === null ? "…" : view.log || "No output yet.";
   if ($("log").textContent === text) return;
   $("log").textContent = text;
   if (atEnd || !drawLog.shown) panel.scrollTop = panel.scrollHeight;
   drawLog.shown = true;
 }
 
-let drawnDetail = null;
+let drawnDetail;
 function drawTexts() {
   if (drawnDetail === view.detail) return;
   drawnDetail = view.detail;
@@ -696,7 +697,7 @@ for (const button of $("tabs").children) {
 }
 $("log-container").onchange = (event) => { view.container = event.target.value; chooseLog(); };
 $("log-previous").onchange = (event) => { view.previous = event.target.checked; chooseLog(); };
-function chooseLog() { view.log = ""; drawLog.shown = false; tell({ open: opened() }); redraw("detail"); }
+function chooseLog() { view.log = null; drawLog.shown = false; tell({ open: opened() }); redraw("detail"); }
 $("close").onclick = close;
 
 // ---- Keyboard ---------------------------------------------------------------------------------------------------
