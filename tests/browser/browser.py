@@ -19,7 +19,7 @@ from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.server.http.router import Router
-from trio_kubelet.server.http.serve import serve
+from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
 from trio_kubelet.server.pages.node_page import ROOT, NodePage
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class Site:
     def __init__(self, node: FakeNode) -> None:
         self.node = node
         self.port = 0
+        self.pause = 0.0  # seconds until a request is answered
         self.feed: Feed | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
@@ -164,8 +165,13 @@ class Site:
         charts = Charts(CollectorRegistry())
         node = {"name": "test-node", "version": "v1.36.2", "runtime": "pretended"}
         self.feed = Feed(node=self.node, shown=ShownPods(node), charts=charts, clock=SystemClock())
-        handler = Router()
-        handler.handle(ROOT, NodePage(self.feed).answer)
+        handler, page = Router(), NodePage(self.feed)
+
+        async def answer(request: Request) -> Response | Hijack:
+            await trio.sleep(self.pause)
+            return await page.answer(request)
+
+        handler.handle(ROOT, answer)
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.feed.run)

@@ -550,6 +550,33 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
     look(browser, node, steps)
 
 
+@pytest.mark.parametrize("was_away_for_long", [False, True])
+def test_it_connects_again_to_a_node_that_answers_slowly(
+    browser: BrowserThread, was_away_for_long: bool
+) -> None:
+    """Once, however often it is told to try now."""
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        site.go_away()
+        page.wait_for_selector("#lost >> text=Not connected to the node")
+        site.pause = 1.5
+        sockets: list[Any] = []
+        page.on("websocket", lambda socket: sockets.append(socket))
+        site.come_back()
+        if was_away_for_long:
+            page.evaluate("{ const now = Date.now; Date.now = () => now() + 60000; }")
+        else:
+            for _ in range(3):
+                page.click("#again")
+        page.wait_for_selector("html[data-link=live]")
+        page.wait_for_timeout(2500)
+        assert len(sockets) == 1
+        wrong(page).clear()  # a browser logs connections that fail
+
+    look(browser, FakeNode(1), steps)
+
+
 def test_what_comes_from_pods_is_text(browser: BrowserThread) -> None:
     """A hostile name, label, message, image, event, story and log line."""
     node = FakeNode()

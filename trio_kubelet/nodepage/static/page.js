@@ -83,22 +83,27 @@ const now = () => Date.now() - known.skew;
 
 // ---- The connection -----------------------------------------------------------------------------------------
 
-const link = { socket: null, failures: 0, heard: 0, due: 0, timer: 0 };
+const link = { socket: null, attempt: 0, failures: 0, heard: 0, due: 0, timer: 0 };
 
 async function connect() {
   clearTimeout(link.timer);
+  hangUp();
+  const attempt = (link.attempt += 1); // a later one takes the place of one under way
   link.due = 0;
   sayLink("connecting");
   let socket;
   try {
-    const answer = await fetch("word", { cache: "no-store", credentials: "same-origin" });
+    const answer = await fetch("word", { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(SILENCE) });
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
     const address = new URL(`live/${encodeURIComponent(await answer.text())}`, location.href);
+    if (attempt !== link.attempt) return;
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
     socket = new WebSocket(address);
   } catch (error) {
-    return lost(String(error.message || error));
+    if (attempt === link.attempt) lost(error.name === "TimeoutError" ? "no answer" : String(error.message || error));
+    return;
   }
+  link.heard = Date.now();
   socket.binaryType = "arraybuffer";
   link.socket = socket;
   const text = new TextDecoder();
@@ -111,11 +116,18 @@ async function connect() {
     if (link.failures || document.documentElement.dataset.link !== "live") { link.failures = 0; sayLink("live"); }
     take(JSON.parse(typeof event.data === "string" ? event.data : text.decode(event.data)));
   };
-  socket.onclose = () => { if (link.socket === socket) lost("the connection ended"); };
+  socket.onclose = () => lost("the connection ended");
+}
+
+function hangUp() { // what still arrives of it does not count
+  if (!link.socket) return;
+  link.socket.onopen = link.socket.onmessage = link.socket.onclose = null;
+  link.socket.close();
+  link.socket = null;
 }
 
 function lost(why) {
-  if (link.socket) { link.socket.onclose = null; link.socket.close(); link.socket = null; }
+  hangUp();
   const pause = PAUSES[Math.min(link.failures, PAUSES.length - 1)] * (0.75 + Math.random() / 2);
   link.failures += 1;
   link.due = Date.now() + pause;
@@ -778,7 +790,7 @@ new ResizeObserver(() => { measure(); redraw("list"); }).observe($("pods"));
 
 setInterval(() => {
   if (link.due) sayLink("lost");
-  if (link.socket && link.heard && Date.now() - link.heard > SILENCE) lost("the node is silent");
+  if (link.socket && Date.now() - link.heard > SILENCE) lost("the node is silent");
   if (document.hidden) return;
   redraw("rows");
   if (known.number >= 0) { drawWaits(); drawEvents(); drawCharts(); }
