@@ -44,6 +44,22 @@ def row(page: Page, name: str) -> Any:
     return page.locator("#list .row:not(.container)").filter(has=page.get_by_text(name, exact=True))
 
 
+def colour(page: Page, name: str) -> str:
+    """One of the page's colours, as it is computed."""
+    return str(
+        page.evaluate(
+            """(name) => {
+                const before = document.body.style.color;
+                document.body.style.color = `var(--${name})`;
+                const computed = getComputedStyle(document.body).color;
+                document.body.style.color = before;
+                return computed;
+            }""",
+            name,
+        )
+    )
+
+
 def until(met: Callable[[], object], what: str = "") -> None:
     """Waits for what the page does not tell playwright about."""
     deadline = time.monotonic() + PATIENCE / 1000
@@ -93,6 +109,31 @@ def test_pods_and_containers_with_what_they_use(browser: BrowserThread) -> None:
             "bad",
         ]
         assert "4 restarts" in box.inner_text()
+
+    look(browser, node, steps)
+
+
+def test_a_container_and_a_probe_have_the_colour_of_their_own_state(browser: BrowserThread) -> None:
+    node = FakeNode()
+    crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
+    probe = v1.Probe()
+    probed = v1.Container(name="main", image="busybox:1", liveness_probe=probe, readiness_probe=probe)
+    node.put(
+        facts(
+            "web",
+            container_status("main", ready=False),
+            container_status("other", state=crashed),
+            containers=[probed, v1.Container(name="other", image="busybox:1")],
+            verdicts={"liveness": {"main-id": "success"}, "readiness": {"main-id": "failure"}},
+        )
+    )
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "web").click()
+        dots = page.locator("#detail-containers .dot")
+        dots.last.wait_for()
+        shown = dots.evaluate_all("all => all.map((one) => getComputedStyle(one).backgroundColor)")
+        assert shown == [colour(page, name) for name in ("busy", "good", "bad", "bad")]
 
     look(browser, node, steps)
 
@@ -469,16 +510,9 @@ def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, sche
         ground = page.evaluate("getComputedStyle(document.querySelector('#pods')).backgroundColor")
         assert contrast(text, ground) > 7
         assert (luminance(ground) > 0.5) == (scheme == "light")
-        colours = page.evaluate(
-            """(names) => Object.fromEntries(names.map((name) => {
-                document.body.style.color = `var(--${name})`;
-                return [name, getComputedStyle(document.body).color];
-            }))""",
-            ["quiet", "busy", "bad", "accent", "plane", "accent-soft"],
-        )
         for name in ("quiet", "busy", "bad", "accent"):
             for below in ("plane", "accent-soft"):
-                assert contrast(colours[name], colours[below]) > 4.5, (name, below)
+                assert contrast(colour(page, name), colour(page, below)) > 4.5, (name, below)
 
     look(browser, FakeNode(1), steps, color_scheme=scheme)
 

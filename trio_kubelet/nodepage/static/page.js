@@ -614,7 +614,6 @@ function drawDetail() {
     settle($("detail-waits"), []);
     return;
   }
-  article.dataset.health = row.health;
   put($("detail-name"), `${row.namespace}/${row.name}`);
   put($("detail-facts"), [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message].filter(Boolean).join(" · "));
   settle($("detail-waits"), (row.waits || []).map((wait) => el("li", {}, waiting(wait, true))));
