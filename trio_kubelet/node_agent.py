@@ -22,7 +22,7 @@ from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.pleg.cache import StatusCache
-from trio_kubelet.pleg.evented import EventedPLEG, EventedSettings
+from trio_kubelet.pleg.evented import EventedPLEG
 from trio_kubelet.pleg.generic import GenericPLEG
 from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.podinfo.doors import ConfigError
@@ -122,23 +122,7 @@ class NodeAgent:
             has_ended=self.cache.has_ended,
             settings=settings.runtime,
         )
-        pleg_metrics = PLEGMetrics(registry)
-        self.pleg = GenericPLEG(
-            runtime=runtime,
-            reader=self.runtime,
-            table=RelistTable(),
-            cache=self.cache,
-            clock=clock,
-            metrics=pleg_metrics,
-        )
-        self._evented = EventedPLEG(
-            generic=self.pleg,
-            runtime=runtime,
-            cache=self.cache,
-            clock=clock,
-            metrics=pleg_metrics,
-            settings=EventedSettings(),
-        )
+        self.pleg, self._evented = self._make_plegs(runtime, clock)
         self.health = health
         self.health.watch_pleg(self.pleg.healthy)
         self.probes = ProbeManager(
@@ -176,6 +160,21 @@ class NodeAgent:
         recorder.pod_events.listen(log_event)
         recorder.pod_events.listen(self._tell)
         self.room.statuses.changed.listen(self._status_changed)
+
+    def _make_plegs(self, runtime: RuntimeService, clock: Clock) -> tuple[GenericPLEG, EventedPLEG]:
+        """Who looks at the runtime, and who has its events make it look at once."""
+        metrics = PLEGMetrics(self.registry)
+        generic = GenericPLEG(
+            runtime=runtime,
+            reader=self.runtime,
+            table=RelistTable(),
+            cache=self.cache,
+            clock=clock,
+            metrics=metrics,
+        )
+        return generic, EventedPLEG(
+            generic=generic, runtime=runtime, cache=self.cache, clock=clock, metrics=metrics
+        )
 
     async def run(
         self,
