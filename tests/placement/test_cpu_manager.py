@@ -37,6 +37,7 @@ class Node:
         self.pods: list[v1.Pod] = []
         self.complete = True
         self.containers: list[Running] = []
+        self.asked: list[str] = []  # the IDs of containers
         self.cpus: dict[str, list[str]] = {}
         self.down = False
         self.hangs = ""  # the ID of a container for which the runtime does not answer
@@ -54,6 +55,7 @@ class Node:
         return self.containers
 
     async def set_cpus(self, container_id: str, cpus: str) -> None:
+        self.asked.append(container_id)
         if self.down:
             raise Unavailable("the runtime is away")
         if container_id == self.hangs:
@@ -193,6 +195,7 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
     async with running_manager(node, tmp_path) as cpus:
         await trio.sleep(15)
         assert node.cpus == {f"c-{number}": ["0-15"] for number in range(1, 40)}
+        assert node.asked.count("c-0") == 1  # not again in each round
         wants = container("main", "2")
         node.pods = [pod(wants)]
         await cpus.allocate(pod(wants), wants, None)

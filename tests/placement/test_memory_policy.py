@@ -116,6 +116,13 @@ def test_huge_pages_come_from_their_node_and_are_no_memory() -> None:
     assert state.machine[0].tables["memory"].free == GIB, "of 4: 1 reserved, 1 huge pages, 1 given"
 
 
+def test_nodes_that_are_not_enough_are_kept_and_joined_by_others() -> None:
+    """Not left for one that would do by itself: the container's CPUs are there."""
+    main = container("main", "3Gi")
+    state = MACHINE.allocate(MACHINE.check(MemoryState()), pod(main), main, Hint(mask_of([0]), False), {})
+    assert state.of("u1", "main") == (Block((0, 1), "memory", 3 * GIB),)
+
+
 def test_pods_that_are_not_guaranteed_or_ask_as_a_whole_have_none() -> None:
     main = container("main", "1Gi")
     assert MACHINE.manages(pod(main))

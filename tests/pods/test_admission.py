@@ -434,6 +434,8 @@ def test_pods_of_higher_priority_may_end_others_only_if_critical() -> None:
     assert isinstance(admit(high, low), Reject)
     critical = with_requests("critical", cpu="1", priority=2_000_000_000)
     assert admit(critical, low) == Preempt((low,), "cpu")
+    equal = with_requests("equal", cpu="1500m", priority=2_000_000_000)
+    assert isinstance(admit(critical, equal), Reject)
 
 
 amounts = st.fixed_dictionaries({}, optional={"cpu": st.integers(1, 2000), "memory": st.integers(1, 2000)})

@@ -101,6 +101,7 @@ async def test_a_pod_that_goes_meanwhile_is_not_waited_for_and_not_told() -> Non
         allocating.begin(pod)
         await trio.testing.wait_all_tasks_blocked()
         assert told == [pod.metadata.uid]
+        assert giver.asked == ["gone", "gone"]  # once for each of its lives
         nursery.cancel_scope.cancel()
 
 
