@@ -245,16 +245,21 @@ def _best_remainder(
         for subset in itertools.combinations(givers, number):
             if sum(after[node] // group * group for node in subset) < remainder:
                 continue
-            left, still = remainder, dict(after)
-            while left > 0:
-                for node in subset:
-                    if left > 0 and still[node] >= group:
-                        still[node] -= group
-                        left -= group
-            score = _deviation(list(still.values()))
+            score = _deviation(list(_without(after, subset, remainder, group).values()))
             if score < best_score:
                 best_score, best = score, subset
     return best_score, best
+
+
+def _without(free: dict[int, int], givers: Sequence[int], count: int, group: int) -> dict[int, int]:
+    """What stays free when these nodes, which have enough, give so many CPUs in turn, a group at a time."""
+    left = dict(free)
+    while count > 0:
+        for node in givers:
+            if count > 0 and left[node] >= group:
+                left[node] -= group
+                count -= group
+    return left
 
 
 def _deviation(numbers: Sequence[int]) -> float:
