@@ -21,7 +21,7 @@ import trio
 
 from bench.density_figures import Spans, provide_with, repair, rest, start
 from bench.node_figures import Figures
-from bench.start_figures import OF_A_CLUSTER, start_weighed, weigh, weights
+from bench.start_figures import for_so_many, start_weighed, weigh, weights
 from tests.containerd.harness import Agent, Node, running_node
 from trio_kubelet.cgroups.files import CgroupTree, find_hierarchies
 from trio_kubelet.standalone.agent import configuration
@@ -36,7 +36,7 @@ BY_ITSELF = {
 async def start_kubelet(node: Node, kubelet: Path, pods: int) -> Agent:
     """A kubelet in the agent's place; it wants its cgroup root to be there."""
     CgroupTree(find_hierarchies()).create(node.layout.cgroup_root)
-    config = {"maxPods": 2 * pods + 10, **OF_A_CLUSTER, **BY_ITSELF}
+    config = {**for_so_many(pods), **BY_ITSELF}
     file = node.layout.base / "kubelet.json"
     file.write_text(configuration(node.layout, node.manifests, node.ports, config))
     agent = await node.start_program(

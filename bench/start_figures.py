@@ -177,9 +177,14 @@ def weigh(node: Node, agent: Agent) -> None:
         _weights().move(process, cgroup)
 
 
+def for_so_many(pods: int) -> dict[str, object]:
+    """What an agent is configured with for so many pods, and as many that end beside them."""
+    return {"maxPods": 2 * pods + 10, **OF_A_CLUSTER}
+
+
 async def start_weighed(node: Node, pods: int) -> Agent:
     """An agent for so many pods that comes before other processes, as its unit's weight makes it."""
-    agent = await node.start_agent(config={"maxPods": 2 * pods + 10, **OF_A_CLUSTER})
+    agent = await node.start_agent(config=for_so_many(pods))
     weigh(node, agent)
     return agent
 
