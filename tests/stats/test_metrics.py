@@ -231,6 +231,15 @@ def test_network_stands_on_what_has_it_and_space_on_the_root() -> None:
     assert found["container_fs_io_time_seconds"].samples[0].value == 1.5
 
 
+def test_a_device_is_called_as_what_is_mounted_of_it_on_the_root_only() -> None:
+    """As by kubelet v1.36.2: what is moved can be laid beside the filesystem's space."""
+    found = cadvisor(row(), root())
+    for name in ("container_fs_reads_bytes", "container_fs_writes_bytes", "container_blkio_device_usage"):
+        names = {(each.labels["id"], each.labels["device"]) for each in found[name].samples}
+        assert names >= {("/", "/dev/root"), ("/kubepods/podu-1/abc", "/dev/vda")}
+        assert ("/", "/dev/vda") not in names
+
+
 def test_filesystems_of_the_machine_are_named_as_cadvisor_names_them() -> None:
     """Those that are shown of the machine of a kubelet v1.36.2, which had begun before its pods."""
     sandbox = "d1ca047925a890f5e28db0b9796a8d0401aa4e2b0d4b0ea42f3dd3b2fcd5a8a1"

@@ -143,6 +143,7 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
         yield _network_family(f"container_network_{kind}_total", meaning, count, lines)
     name = "container_blkio_device_usage_total"
     yield from _in_slices(name, "Bytes moved.", lines, partial(_block_transfers, details))
+    of_root = _devices_of_root(details)
     for name, meaning, moved in DISK:
         # The root cgroup may count no transfers of its own; the machine's devices have all of them.
         known = {each.device for each in details.filesystems} if name in ROOT_TRANSFERS else set()
@@ -151,7 +152,7 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
             f" {moved(io)} {each.stamp}\n"
             for each in lines
             for io in each.row.detail.io
-            if (device := details.devices.get(io.device, ""))
+            if (device := (of_root if each.row.cgroup == "/" else details.devices).get(io.device, ""))
             and not (each.row.cgroup == "/" and io.device in known)
         ]
         if name in ROOT_TRANSFERS:
@@ -186,18 +187,29 @@ def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
     """Bytes by device and kind of transfer, in the order of the labels' names."""
     text = []
     devices: dict[str, tuple[str, str]] = {}
+    of_root = _devices_of_root(details)
     for each in lines:
         for io in each.row.detail.io:
             if (found := devices.get(io.device)) is None:
                 major, _, minor = io.device.partition(":")
                 device = label("device", details.devices.get(io.device, ""))
                 found = devices[io.device] = device, f'major="{major}",minor="{minor}"'
+            if each.row.cgroup == "/":
+                found = label("device", of_root.get(io.device, "")), found[1]
             device, numbers = found
             labels = f"{each.first},{device},{each.second},{numbers},{each.third}"
             start = f"container_blkio_device_usage_total{{{labels}"
             kinds = sorted((("Read", io.read_bytes), ("Write", io.write_bytes), *io.other_bytes))
             text += [f'{start},operation="{kind}"}} {count} {each.stamp}\n' for kind, count in kinds]
     return text
+
+
+def _devices_of_root(details: Details) -> dict[str, str]:
+    """What the devices of the root cgroup are called: as what is mounted of them, like its filesystems
+    (cAdvisor: `fsNamer`), which of a volume group is another name than the kernel's.
+    """
+    mounted = {each.device: each.name for each in reversed(details.filesystems)}
+    return details.devices | mounted
 
 
 def _root_transfers(name: str, details: Details, lines: Sequence[_Line]) -> Iterator[str]:
