@@ -28,7 +28,7 @@ from trio_kubelet.devices.assignments import Assignment, Key
 from trio_kubelet.devices.checkpoint import FILE_NAME, Data, data_of, encode
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
-from trio_kubelet.devices.registration import DevicePlugins
+from trio_kubelet.devices.registration import DevicePlugins, clear_sockets
 from trio_kubelet.devices.values import GRACE, Device
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
@@ -46,6 +46,16 @@ def wants(name: str, number: int, resource: str = RESOURCE) -> tuple[v1.Pod, v1.
     limits = {resource: str(number)}
     container = v1.Container(name="main", resources=v1.ResourceRequirements(limits=limits))
     return make_pod(name, containers=[container]), container
+
+
+def test_who_is_not_root_sees_which_sockets_there_are(tmp_path: Path) -> None:
+    """The directory's mode is that of a kubelet's: pods look in it for the socket at which they register."""
+    before = os.umask(0o022)
+    try:
+        clear_sockets(str(tmp_path / "device-plugins"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "device-plugins").stat().st_mode & 0o777 == 0o755
 
 
 class Node:

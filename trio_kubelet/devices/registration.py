@@ -41,7 +41,7 @@ SOCKET: Final = "kubelet.sock"
 PLUGIN_TYPE: Final = "DevicePlugin"
 _WATCHED_LOOK: Final = 30.0  # seconds
 _LOOK: Final = 1.0
-_DIRECTORY_MODE: Final = 0o750
+_DIRECTORY_MODE: Final = 0o755  # the checkpoint's, by which a kubelet makes it
 _FAILED: Final = (
     "device registration error: device plugin registration gRPC server failed "
     "and no device plugins can register"
