@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.slowness import within_cpu
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.grpc.channel import Channel, connect
 from trio_kubelet.grpc.errors import Code, GrpcError
@@ -88,6 +89,21 @@ async def test_errors_are_told_as_go_tells_them(path: str) -> None:
             await channel.unary(
                 preferred, api.PreferredAllocationRequest(), api.PreferredAllocationResponse, deadline=PATIENT
             )
+
+
+async def test_errors_of_any_length_are_told_in_no_time(path: str) -> None:
+    async def refuse(request: api.AllocateRequest) -> api.AllocateResponse:
+        raise GrpcError(Code.NOT_FOUND, "x" * (1 << 20))
+
+    async def break_down(request: api.Empty) -> api.DevicePluginOptions:
+        raise KeyError("x" * (1 << 20))
+
+    async with plugin(path, Allocate=refuse, GetDevicePluginOptions=break_down) as channel:
+        for _ in within_cpu(1.0):
+            with pytest.raises(GrpcError, match=r"NotFound desc = x*\.\.\.\(1048576 characters\)$"):
+                await channel.unary(ALLOCATE, api.AllocateRequest(), api.AllocateResponse, deadline=PATIENT)
+            with pytest.raises(GrpcError, match=r"Unknown desc = 'x*\.\.\.\(1048578 characters\)$"):
+                await options(channel)
 
 
 async def test_what_is_no_message_is_told_as_go_tells_it(path: str) -> None:

@@ -110,7 +110,7 @@ def test_a_message_that_is_not_taken_is_refused_before_it_is_there(content: byte
     assert refused.value.code is code
 
 
-@given(st.text())
+@given(st.text(max_size=1024))
 def test_texts_of_errors_travel_as_grpclibs_do(text: str) -> None:
     told = status_headers(GrpcError(Code.NOT_FOUND, text))
     assert told == {"grpc-status": "5", "grpc-message": encode_grpc_message(text)}

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.podresources.test_service import pod, service
 from tests.shapes import SHAPES
+from tests.slowness import within_cpu
 from trio_kubelet.podresources.exchange import MAX_REQUEST, Broken, Exchange
 from trio_kubelet.podresources.proto import api_pb2 as resources
 from trio_kubelet.podresources.server import BURST, PodResourcesServer, socket_path
@@ -86,6 +87,18 @@ async def test_errors_reach_the_client(tmp_path: Path) -> None:
     assert unknown == (grpc.StatusCode.UNKNOWN, "pod f%ö in namespace default not found")
     assert missing[0] == grpc.StatusCode.UNIMPLEMENTED
     assert too_long[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_an_error_with_a_long_name_in_it_costs_next_to_nothing(tmp_path: Path) -> None:
+    """The text travels in a header; of this one the agent would do nothing else for several seconds."""
+    name = "ö" * 30_000
+    request = resources.GetPodResourcesRequest(pod_name=name, pod_namespace="default").SerializeToString()
+    async with serving(tmp_path) as path:
+        for _ in within_cpu(0.5):
+            unknown = await trio.to_thread.run_sync(refusal, path, GET, request)
+    assert unknown[0] is grpc.StatusCode.UNKNOWN
+    assert unknown[1].startswith("pod ööö")
+    assert len(unknown[1]) == 1024
 
 
 async def test_too_many_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,14 @@ from __future__ import annotations
 import enum
 import errno
 import os
+from typing import Final
+
+from trio_kubelet.common.log import shortened
+
+_MOST_TOLD: Final = 1024
+"""Characters of an error that a caller is told. They travel in a header, and to compress one takes a time
+that grows with its square: ten minutes for a megabyte, as a name in a request may have.
+"""
 
 
 class Code(enum.IntEnum):
@@ -57,6 +65,11 @@ class GrpcError(Exception):
 
     def __str__(self) -> str:
         return f"rpc error: code = {self.code.go_name} desc = {self.message}"
+
+
+def told(message: str) -> str:
+    """What a caller is told of an error, with which it may have its own words back."""
+    return shortened(message, _MOST_TOLD)
 
 
 class Unreachable(GrpcError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from trio_kubelet.grpc.errors import Code, GrpcError, too_large
+from trio_kubelet.grpc.errors import Code, GrpcError, told, too_large
 from trio_kubelet.grpc.trimming import Trimmer
 
 PREFIX: Final = 5
@@ -160,7 +160,7 @@ def status_headers(error: GrpcError | None = None) -> dict[str, str]:
     """How a call's end is told."""
     if error is None:
         return {"grpc-status": "0"}
-    return {"grpc-status": str(int(error.code)), "grpc-message": quote(error.message, safe=_PLAIN)}
+    return {"grpc-status": str(int(error.code)), "grpc-message": quote(told(error.message), safe=_PLAIN)}
 
 
 def told_message(found: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from grpclib.server import Server
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.connection import MessageCodec, PacedProtocol, prepare, tune_h2
-from trio_kubelet.grpc.errors import Code, GrpcError
+from trio_kubelet.grpc.errors import Code, GrpcError, told
 from trio_kubelet.grpc.loop import AsyncioLoop
 from trio_kubelet.grpc.server import Answer, Service
 
@@ -65,10 +65,10 @@ async def _call(loop: AsyncioLoop, answer: Answer, method: str, *args: object) -
     try:
         return await loop.call_trio(answer, *args)
     except GrpcError as exc:
-        raise GRPCError(Status(exc.code), exc.message) from None
+        raise GRPCError(Status(exc.code), told(exc.message)) from None
     except Exception as exc:
         log.error("A call failed", method=method, err=exc)
-        raise GRPCError(Status.UNKNOWN, str(exc)) from exc
+        raise GRPCError(Status.UNKNOWN, told(str(exc))) from exc
 
 
 class _Handlers:
