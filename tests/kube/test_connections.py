@@ -9,11 +9,12 @@ from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.opened import open_connections
+from tests.kube.store import Refused
 from tests.kube.test_network import create_event
 from tests.kube.test_reflector import a_pod, eventually
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.kube.client import KubeClient
+from trio_kubelet.kube.client import KubeClient, PatientDoor
 from trio_kubelet.kube.connections import STATUS_SHARE, Connections, RateLimits, bucket_for, closing
 from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable
@@ -54,6 +55,22 @@ async def test_heartbeats_pass_a_queue_of_500_statuses() -> None:
     verb = {"verb": "POST", "host": host}
     assert registry.get_sample_value("rest_client_request_duration_seconds_count", verb)
     assert (registry.get_sample_value("rest_client_rate_limiter_duration_seconds_count", verb) or 0) >= 40
+
+
+async def test_requests_that_are_made_again_are_counted() -> None:
+    server, registry = APIServer(), CollectorRegistry()
+    busy = [Refused(429, "TooManyRequests", "later", retry_after=1)] * 2
+    server.refuse = lambda request: busy.pop() if busy else None
+    async with (
+        serving(server) as url,
+        open_connections(ClientConfig(server=url), SystemClock(), metrics=KubeMetrics(registry)) as to,
+    ):
+        with pytest.raises(APIError):
+            await KubeClient(PatientDoor(to.api)).get("/api/v1/nodes/none", v1.Node)
+    host = url.removeprefix("http://")
+    for code, times in (("429", 1), ("404", 1)):
+        labels = {"code": code, "verb": "GET", "host": host}
+        assert registry.get_sample_value("rest_client_request_retries_total", labels) == times
 
 
 async def test_failures_are_counted_by_code() -> None:

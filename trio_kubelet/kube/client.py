@@ -97,7 +97,7 @@ class PatientDoor:
             if not busy or answer.retry_after is None or trio.current_time() + pause > until:
                 break
             await trio.sleep(pause)
-            answer = await self._door.request(request, timeout)
+            answer = await self._door.request(request._replace(again=True), timeout)
         return answer
 
     def watch(

@@ -18,13 +18,16 @@ JSON = "application/json"
 
 
 class APIRequest(NamedTuple):
-    """One request. `path` starts with a slash; `params` are not encoded yet."""
+    """One request. `path` starts with a slash; `params` are not encoded yet. `again`: the server was asked
+    before, and said to ask later.
+    """
 
     method: str
     path: str
     params: Mapping[str, str] = {}
     body: bytes | None = None
     content_type: str = JSON
+    again: bool = False
 
 
 class APIAnswer(NamedTuple):

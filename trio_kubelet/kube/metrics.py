@@ -30,6 +30,11 @@ class RequestMetrics:
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ["code", "method", "host"],
         )
+        self.retries = make.counter(
+            "rest_client_request_retries",
+            "Number of request retries, partitioned by status code, verb, and host.",
+            ["code", "verb", "host"],
+        )
         self.request_duration = by_verb("request_duration_seconds", "Request latency in seconds.", _DURATIONS)
         self.limiter_duration = by_verb(
             "rate_limiter_duration_seconds", "Client side rate limiter latency in seconds.", _DURATIONS

@@ -204,12 +204,12 @@ class NetworkDoor:
                 headers |= identity.headers
                 answer = await requests.ask(request.method, target, headers, request.body, _longest(request))
         except _NO_ANSWER as exc:
-            self._count("<error>", request.method)
+            self._count("<error>", request.method, again=request.again)
             raise APIUnavailable(
                 url_error(request.method, self._url(request.path, request.params), exc)
             ) from exc
         self._judge(answer.status, identity)
-        self._count(str(answer.status), request.method)
+        self._count(str(answer.status), request.method, again=request.again)
         self._measure(request, trio.current_time() - began, len(answer.body))
         for text in _warnings(answer.headers.get("warning", "")):
             log.info(f"Warning: {text}")
@@ -369,9 +369,11 @@ class NetworkDoor:
             if self._metrics is not None:
                 self._metrics.limiter_duration.labels(verb, self._host).observe(waited)
 
-    def _count(self, code: str, method: str) -> None:
+    def _count(self, code: str, method: str, *, again: bool = False) -> None:
         if self._metrics is not None:
             self._metrics.requests.labels(code, method, self._host).value += 1
+            if again:
+                self._metrics.retries.labels(code, method, self._host).inc()
 
     def _measure(self, request: APIRequest, seconds: float, answered: int) -> None:
         if self._metrics is not None:
