@@ -11,6 +11,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.turns import others
 from trio_kubelet.server.http.connections import Crowd
 from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
 
@@ -112,6 +113,15 @@ async def test_a_body_that_never_comes_is_cut_off(autojump_clock: trio.testing.M
         answer = await ask(listener, b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\nabc")
         assert answer == b""
         assert trio.current_time() <= SMALL.body_seconds + 1
+
+
+async def test_others_have_turns_between_thousands_of_chunks(autojump_clock: trio.testing.MockClock) -> None:
+    """A body that came in one piece, in chunks of a byte; nobody has asked yet who sends it."""
+    listener, chunks = Listener(), SMALL.body_bytes
+    head = b"POST / HTTP/1.1\r\nHost: n\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving(listener, answer_ok), others() as turns:
+        assert b" 200 OK" in await ask(listener, head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+        assert turns.count >= chunks
 
 
 async def test_a_slow_reader_is_left(autojump_clock: trio.testing.MockClock) -> None:

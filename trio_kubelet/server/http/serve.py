@@ -394,6 +394,7 @@ class _Connection:
                     body += event.data
                     if len(body) > self._limits.body_bytes:
                         return _BadRequest(413, "request body too large")
+                    await trio.lowlevel.checkpoint()  # one piece may hold thousands of the smallest chunks
                 elif isinstance(event, h11.EndOfMessage) or event is h11.PAUSED:
                     break
                 else:
