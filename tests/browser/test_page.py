@@ -367,6 +367,48 @@ def test_what_is_drawn_again_keeps_the_focus_and_the_selection(browser: BrowserT
     look(browser, waiting_node(), steps)
 
 
+def test_events_that_come_again_leave_the_others_alone(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        feed = site.feed
+        assert feed is not None
+
+        def tell(pod: str, message: str, count: int = 1) -> None:
+            about = {"uid": f"uid-{pod}", "pod": f"default/{pod}", "container": ""}
+            what = {"at": time.time_ns() // 10**6, "type": "Normal", "reason": "Started", "message": message}
+            site.do(lambda: feed.event({**about, **what, "count": count}))
+            page.wait_for_selector(f"#events-list li >> text={message}")
+
+        for number in range(40):
+            tell("pod-000", f"message {number}.")
+        tell("pod-001", "again.")
+        listed = page.locator("#events-list")
+        listed.locator("li", has_text="message 20.").locator("button").focus()
+        listed.evaluate("list => list.scrollTop = 900")
+        told = listed.locator("li", has_text="message 22.").locator("> .dim")
+        told.evaluate("one => getSelection().selectAllChildren(one)")
+        place = told.bounding_box()
+        tell("pod-001", "again.", 2)
+        page.wait_for_selector("#events-list li >> text=×2")
+        assert "message 20." in page.evaluate("document.activeElement.closest('li').textContent")
+        assert page.evaluate("String(getSelection())") == "message 22."
+        assert told.bounding_box() == place
+        listed.locator("li", has_text="again.").locator("button").focus()
+        tell("pod-001", "again.", 3)
+        page.wait_for_selector("#events-list li >> text=×3")
+        assert focused(page) == "pod-001"
+        site.do(lambda: [gone(site, "uid-pod-001")])
+        until(lambda: listed.locator("li", has_text="again.").locator("button").count() == 0)
+
+    look(browser, FakeNode(2), steps)
+
+
+def gone(site: Site, uid: str) -> None:
+    """The pod is no longer there."""
+    pod = site.node.pods[uid]
+    site.node.put(pod)
+    site.node.drop(uid)
+
+
 def test_the_tab_key_goes_through_all_that_can_be_done(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         row(page, "pod-000").wait_for()

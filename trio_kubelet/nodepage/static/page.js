@@ -463,7 +463,7 @@ function drawWaits() {
     el("div", { className: "dim" }, waiting(wait, true))));
   if (!all.length) shown.push(el("li", { className: "empty" }, "Nothing waits."));
   if (all.length > 60) shown.push(el("li", { className: "empty" }, `and ${all.length - 60} more`));
-  settle($("waits-list"), shown);
+  keepFocus($("waits-list"), () => settle($("waits-list"), shown));
 }
 
 function podButton(uid, row) {
@@ -474,28 +474,41 @@ $("side").addEventListener("click", (event) => {
   if (button) open(button.dataset.pod);
 });
 
-const eventNodes = [];
-let drawnEvents = null;
-function drawEvents(anew) {
-  const list = $("events-list");
-  if (anew || drawnEvents !== known.events) { list.replaceChildren(); eventNodes.length = 0; drawnEvents = known.events; drawEvents.last = null; }
-  const from = drawEvents.last ? known.events.lastIndexOf(drawEvents.last) + 1 : 0;
-  for (const event of known.events.slice(from).slice(-100)) {
-    const time = el("span", { className: "dim num" });
+const eventNodes = new Map();
+function drawEvents() { // each entry stays as long as its event does: somebody may read it, or have the focus in it
+  const list = $("events-list"), shown = new Set(known.events.slice(-100));
+  for (const [event, { node }] of eventNodes) if (!shown.has(event)) { node.remove(); eventNodes.delete(event); }
+  for (const event of shown) {
+    if (!eventNodes.has(event)) {
+      const made = eventNode(event);
+      eventNodes.set(event, made);
+      list.prepend(made.node);
+    }
+    const { place, time } = eventNodes.get(event);
+    put(time, age(event.at));
     const about = known.pods.get(event.uid);
-    const where = about ? podButton(event.uid, about) : el("span", { className: "dim" }, event.pod || "node");
-    const node = el("li", { className: event.type === "Warning" ? "warning" : "" },
-      el("div", { className: "top" }, el("b", {}, event.reason), where,
-        event.count > 1 ? el("span", { className: "dim num" }, `×${event.count}`) : null, time),
-      el("div", { className: "dim" }, event.message));
-    eventNodes.unshift([node, time, event]);
-    list.prepend(node);
-    drawEvents.last = event;
+    settle(place, [about ? podButton(event.uid, about) : el("span", { className: "dim" }, event.pod || "node")]);
   }
-  while (eventNodes.length > 100) eventNodes.pop()[0].remove();
-  for (const [, time, event] of eventNodes) put(time, age(event.at));
-  if (!eventNodes.length && !list.childElementCount) list.append(el("li", { className: "empty" }, "No events yet."));
-  else if (eventNodes.length) list.querySelectorAll(".empty").forEach((node) => node.remove());
+  if (!shown.size && !list.childElementCount) list.append(el("li", { className: "empty" }, "No events yet."));
+  else if (shown.size) list.querySelectorAll(".empty").forEach((node) => node.remove());
+}
+
+function eventNode(event) {
+  const place = el("span", { className: "place" }), time = el("span", { className: "dim num" });
+  const node = el("li", { className: event.type === "Warning" ? "warning" : "" },
+    el("div", { className: "top" }, el("b", {}, event.reason), place,
+      event.count > 1 ? el("span", { className: "dim num" }, `×${event.count}`) : null, time),
+    el("div", { className: "dim" }, event.message));
+  return { node, place, time };
+}
+
+// The focus stays with a pod whose entry is made anew or has another place.
+function keepFocus(list, draw) {
+  const { pod } = list.contains(document.activeElement) ? document.activeElement.dataset : {};
+  draw();
+  if (pod === undefined || list.contains(document.activeElement)) return;
+  const button = [...list.querySelectorAll("[data-pod]")].find((each) => each.dataset.pod === pod);
+  if (button) button.focus({ preventScroll: true });
 }
 
 // ---- Charts: a line of milliseconds, bars of how often ---------------------------------------------------------
@@ -778,7 +791,7 @@ function drawWanted() {
   const all = wanted.has("all"), list = all || wanted.has("list");
   if (list) { arrange(); drawHead(); drawWaits(); }
   if (list || wanted.has("rows")) drawList();
-  if (all || wanted.has("events")) drawEvents();
+  if (all || wanted.has("events")) keepFocus($("events-list"), drawEvents);
   if (all || wanted.has("charts")) drawCharts();
   if (all || list || wanted.has("rows") || wanted.has("detail")) drawDetail();
   wanted.clear();
