@@ -409,6 +409,32 @@ def gone(site: Site, uid: str) -> None:
     site.node.drop(uid)
 
 
+def test_back_and_links_to_a_pod(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        entries = page.evaluate("history.length")
+        for name in ("pod-000", "pod-001", "pod-002"):
+            row(page, name).click()
+            page.wait_for_selector(f"#detail-name >> text=default/{name}")
+            page.keyboard.press("Escape")
+            page.wait_for_selector("#detail", state="hidden")
+        assert page.evaluate("history.length") == entries + 1
+        row(page, "pod-001").click()
+        page.wait_for_selector("#detail")
+        page.reload()
+        page.wait_for_selector("#detail-name >> text=default/pod-001")
+        page.go_back()
+        page.wait_for_selector("#detail", state="hidden")
+        page.go_forward()
+        page.wait_for_selector("#detail-name >> text=default/pod-001")
+        page.goto(f"{site.address}#pod=%E0%A4")  # what is no text names no pod
+        page.reload()
+        row(page, "pod-001").wait_for()
+        page.wait_for_timeout(300)
+        assert not page.is_visible("#detail")
+
+    look(browser, FakeNode(3), steps)
+
+
 def test_the_tab_key_goes_through_all_that_can_be_done(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         row(page, "pod-000").wait_for()

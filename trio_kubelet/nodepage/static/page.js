@@ -589,8 +589,9 @@ function open(uid, container, replace) {
   else if (other || !names.includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: names[0] || "" }).name;
   if (other) { view.detail = view.story = view.log = null; view.previous = false; }
   const hash = `#pod=${encodeURIComponent(uid)}`;
-  if (location.hash !== hash) history[view.pushed || replace ? "replaceState" : "pushState"]({}, "", hash);
-  view.pushed = true;
+  // At most one entry of the history is the page's own, however many pods are looked into.
+  const own = replace || history.state;
+  if (location.hash !== hash) history[own ? "replaceState" : "pushState"](own ? history.state : { own: true }, "", hash);
   tell({ open: opened(), see: seen() });
   redraw("all");
   if (first) {
@@ -602,8 +603,7 @@ function open(uid, container, replace) {
 function close() {
   if (!view.uid) return;
   view.uid = "";
-  view.pushed = false;
-  if (location.hash) history.replaceState({}, "", location.pathname + location.search);
+  if (location.hash) history.replaceState(history.state, "", location.pathname + location.search);
   tell({ open: null });
   redraw("all");
   drawWanted();
@@ -611,8 +611,12 @@ function close() {
   opener.focus({ preventScroll: true });
 }
 
+function uidInAddress() {
+  try { return decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || ""); } catch { return ""; }
+}
+
 addEventListener("popstate", () => {
-  const uid = decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || "");
+  const uid = uidInAddress();
   if (uid && known.pods.has(uid)) open(uid, "", true);
   else if (view.uid) close();
 });
@@ -805,15 +809,14 @@ setInterval(() => {
   if (link.socket && Date.now() - link.heard > SILENCE) lost("the node is silent");
   if (document.hidden) return;
   redraw("rows");
-  if (known.number >= 0) { drawWaits(); drawEvents(); drawCharts(); }
+  if (known.number >= 0) { drawWaits(); keepFocus($("events-list"), drawEvents); drawCharts(); }
 }, 1000);
 
-function fromHash() {
-  const uid = decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || "");
-  if (uid && known.pods.has(uid)) { view.pushed = true; open(uid, "", true); return true; }
-  return !uid;
-}
-const first = setInterval(() => { if (known.number >= 0 && (fromHash() || true)) clearInterval(first); }, 100);
+const first = setInterval(() => {
+  if (known.number < 0) return;
+  clearInterval(first);
+  open(uidInAddress(), "", true);
+}, 100);
 
 measure();
 connect();
