@@ -409,6 +409,31 @@ def gone(site: Site, uid: str) -> None:
     site.node.drop(uid)
 
 
+def test_rows_that_come_and_go_leave_the_reader_where_he_is(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        page.locator("#list").evaluate("list => list.scrollTop = 7200")
+        read = row(page, "pod-205")
+        read.wait_for()
+        place = read.bounding_box()
+        site.do(lambda: [site.node.put(facts(f"earlier-{number}")) for number in range(10)])
+        page.wait_for_selector("#about >> text=510 pods")
+        assert read.bounding_box() == place
+        read.click()
+        page.keyboard.press("Escape")
+        site.do(lambda: gone(site, "uid-pod-205"))
+        page.wait_for_selector("#about >> text=509 pods")
+        page.keyboard.press("ArrowDown")
+        page.wait_for_selector("#list .row.active >> text=pod-206")
+        site.do(lambda: gone(site, "uid-pod-206"))
+        page.wait_for_selector("#about >> text=508 pods")
+        page.keyboard.press("ArrowUp")
+        page.wait_for_selector("#list .row.active >> text=pod-204")
+        row(page, "pod-200").wait_for()
+
+    look(browser, FakeNode(500), steps)
+
+
 def test_back_and_links_to_a_pod(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         entries = page.evaluate("history.length")

@@ -37,7 +37,7 @@ function settle(place, nodes) {
 
 const known = { life: "", number: -1, node: {}, pods: new Map(), events: [], points: [], use: new Map(), skew: 0 };
 const view = {
-  query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story",
+  query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story", at: -1, order: "",
   container: "", previous: false, opener: document.body, detail: null, story: null, log: null, // null: not told yet
 };
 
@@ -249,15 +249,23 @@ function compare([uidA, a], [uidB, b]) {
 }
 
 function arrange() {
+  const before = items, list = $("list"), height = rowHeight(), top = Math.floor(list.scrollTop / height);
   const rows = [...known.pods].filter(([, row]) => matches(row)).sort(compare);
   items = [];
   for (const [uid, row] of rows) {
     items.push({ key: uid, uid, row });
     if (view.opened.has(uid)) for (const c of row.containers || []) items.push({ key: `${uid}/${c.kind || ""}/${c.name}`, uid, row, c });
   }
-  const height = rowHeight();
   $("space").style.height = `${items.length * height}px`;
-  $("list").setAttribute("aria-rowcount", items.length + 1);
+  const places = new Map(items.map((item, index) => [item.key, index]));
+  const order = [view.sort, view.up, view.query, view.health].join("\n"), isSame = order === view.order;
+  view.order = order;
+  view.at = places.get(view.active) ?? (isSame ? view.at : -1);
+  if (isSame && top > 0 && /^(name|age)$/.test(view.sort)) { // what is read stays where it is
+    const first = before.findIndex((item, index) => index >= top && places.has(item.key));
+    if (first >= 0) list.scrollTop += (places.get(before[first].key) - first) * height;
+  }
+  list.setAttribute("aria-rowcount", items.length + 1);
   $("none").hidden = items.length > 0;
   if (!items.length) {
     $("none").textContent = known.pods.size ? "No pod fits." : known.number < 0 ? "…" : "This node has no pods.";
@@ -404,7 +412,9 @@ function toggle(uid, wanted) {
 function move(step) {
   if (!items.length) return;
   const at = items.findIndex((item) => item.key === view.active);
-  const next = Math.max(0, Math.min(items.length - 1, at < 0 ? (step < 0 ? items.length - 1 : 0) : at + step));
+  // Where the row has gone, its place counts; where there was none, one comes from beyond the end.
+  const from = at >= 0 ? at : view.at >= 0 ? view.at - (step > 0) : step < 0 ? items.length : -1;
+  const next = Math.max(0, Math.min(items.length - 1, from + step));
   view.active = items[next].key;
   const list = $("list"), height = rowHeight(), top = next * height;
   if (top < list.scrollTop) list.scrollTop = top;
