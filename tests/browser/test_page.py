@@ -460,6 +460,22 @@ def test_back_and_links_to_a_pod(browser: BrowserThread) -> None:
     look(browser, FakeNode(3), steps)
 
 
+def test_a_tab_in_the_background_counts_what_is_in_trouble(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        page.wait_for_function("document.title === 'test-node'")
+        page.evaluate(
+            """() => {
+                Object.defineProperty(document, "hidden", {get: () => true});
+                window.requestAnimationFrame = () => 1;
+            }"""
+        )
+        crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
+        site.do(lambda: site.node.put(facts("pod-000", container_status("main", state=crashed))))
+        page.wait_for_function("document.title === '(1) test-node'", polling=100)
+
+    look(browser, FakeNode(1), steps)
+
+
 def test_the_tab_key_goes_through_all_that_can_be_done(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         row(page, "pod-000").wait_for()

@@ -797,6 +797,7 @@ function draw(message) {
   if (message.life !== undefined || message.points) redraw("charts");
   if (message.use) redraw(view.sort === "cpu" || view.sort === "memory" ? "list" : "rows");
   if (view.uid) redraw("detail");
+  if (document.hidden && wanted.has("list")) drawHead(); // no frame comes, but the title is seen
 }
 
 function drawWanted() {
