@@ -738,7 +738,7 @@ def test_what_comes_from_pods_is_text(browser: BrowserThread) -> None:
     node.put(pod)
     node.stories["hostile"] = [{"at": 1, "cause": MARKUP, "text": MARKUP, "count": 1}]
     node.logs[f"hostile/{MARKUP}"] = MARKUP
-    node.configs = {"sandboxConfig": {MARKUP: [MARKUP]}}
+    node.configs = {"sandboxConfig": {MARKUP: [MARKUP]}, "\u202edesrever": ["\u2067too"]}
 
     def steps(page: Page, site: Site) -> None:
         feed = site.feed
@@ -763,6 +763,8 @@ def test_what_comes_from_pods_is_text(browser: BrowserThread) -> None:
         ):
             page.click(f"[data-tab={tab}]")
             until(partial(shows, page, where), where)
+        configs = page.locator("#configs").inner_text()
+        assert '"\\u202edesrever":\n- "\\u2067too"' in configs, "what turns the direction of text"
         assert page.locator("#detail-name").inner_text() == f"{MARKUP}/{MARKUP}"
         assert page.title() == "test-node"
         assert not owned(page)

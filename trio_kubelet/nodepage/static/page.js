@@ -716,8 +716,9 @@ function drawTexts() {
 }
 
 function yaml(value, indent = "") { // enough of YAML to be read
-  const scalar = (one) => (typeof one === "string" && /^[A-Za-z/][\w ./-]*$/.test(one) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(one) ? one : JSON.stringify(one));
-  const key = (name) => (/^[\w./-]+$/.test(name) ? name : JSON.stringify(name));
+  const quoted = (one) => JSON.stringify(one).replace(/\p{Bidi_Control}/gu, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const scalar = (one) => (typeof one === "string" && /^[A-Za-z/][\w ./-]*$/.test(one) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(one) ? one : quoted(one));
+  const key = (name) => (/^[\w./-]+$/.test(name) ? name : quoted(name));
   if (Array.isArray(value)) {
     return value.map((one) => {
       if (one === null || typeof one !== "object" || !Object.keys(one).length) return `${indent}- ${scalar(one)}\n`;
