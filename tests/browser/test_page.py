@@ -113,6 +113,19 @@ def test_pods_and_containers_with_what_they_use(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_ages_are_in_kubectls_words(browser: BrowserThread) -> None:
+    pod, day = facts("web"), 86400
+    began = time.gmtime(time.time() - (3 * 365 + 5) * day - 60)
+    status = msgspec.structs.replace(pod.status, start_time=time.strftime("%Y-%m-%dT%H:%M:%SZ", began))
+    node = FakeNode()
+    node.put(msgspec.structs.replace(pod, status=status))
+
+    def steps(page: Page, site: Site) -> None:
+        assert row(page, "web").locator(".age").inner_text() == "3y5d"
+
+    look(browser, node, steps)
+
+
 def test_a_container_and_a_probe_have_the_colour_of_their_own_state(browser: BrowserThread) -> None:
     node = FakeNode()
     crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))

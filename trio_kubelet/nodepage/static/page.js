@@ -167,8 +167,10 @@ function span(ms) { // as kubectl prints ages
   const hours = Math.floor(minutes / 60);
   if (hours < 8) return minutes % 60 ? `${hours}h${minutes % 60}m` : `${hours}h`;
   if (hours < 48) return `${hours}h`;
-  const days = Math.floor(hours / 24);
-  return days < 8 && hours % 24 ? `${days}d${hours % 24}h` : `${days}d`;
+  const days = Math.floor(hours / 24), years = Math.floor(days / 365);
+  if (days < 8) return hours % 24 ? `${days}d${hours % 24}h` : `${days}d`;
+  if (years < 2) return `${days}d`;
+  return years < 8 && days % 365 ? `${years}y${days % 365}d` : `${years}y`;
 }
 
 const age = (since) => (since ? span(now() - since) : "");
