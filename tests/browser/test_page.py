@@ -624,6 +624,21 @@ def test_states_can_be_read_whole(browser: BrowserThread) -> None:
     look(browser, waiting_node(), steps, viewport={"width": 1280, "height": 760})
 
 
+def test_in_a_low_window_all_of_a_pod_can_be_reached(browser: BrowserThread) -> None:
+    """As where 1280 × 1024 is shown four times as large."""
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "crashes").click()
+        page.wait_for_selector("#detail")
+        bottom = "id => document.getElementById(id).getBoundingClientRect().bottom"
+        bottoms = [page.evaluate(bottom, of) for of in ("tabs", "panel", "detail")]
+        assert bottoms == sorted(bottoms)
+        page.evaluate("scrollTo(0, 9999)")
+        assert page.evaluate(bottom, "panel") <= page.evaluate("innerHeight")
+
+    look(browser, waiting_node(), steps, viewport={"width": 320, "height": 256})
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, scheme: Any) -> None:
     def steps(page: Page, site: Site) -> None:
