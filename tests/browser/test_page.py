@@ -615,13 +615,40 @@ def test_states_can_be_read_whole(browser: BrowserThread) -> None:
         assert state.inner_text() == "CrashLoopBackOff"
         whole = "one => one.scrollWidth <= one.clientWidth"
         assert state.evaluate(whole)
+        cells = {"age": "7h59m", "restarts": "1234"}
+        fits = "(one, text) => { one.textContent = text; return one.scrollWidth <= one.clientWidth; }"
+        for cell, text in cells.items():
+            assert row(page, "crashes").locator(f".{cell}").evaluate(fits, text)
         row(page, "pulls").click()
         page.wait_for_selector("#story >> text=Nothing is remembered")
         assert state.evaluate(whole), "beside a pod"
+        for cell, text in cells.items():
+            assert row(page, "crashes").locator(f".{cell}").evaluate(fits, text)
         height = page.locator("#story .empty").evaluate("one => one.clientHeight")
         assert height < 40, "on one line"
 
     look(browser, waiting_node(), steps, viewport={"width": 1280, "height": 760})
+
+
+def test_an_event_of_a_pod_with_a_long_name_can_be_read(browser: BrowserThread) -> None:
+    long = "a-namespace-with-a-rather-long-name"
+
+    def steps(page: Page, site: Site) -> None:
+        feed = site.feed
+        assert feed is not None
+        about = {"uid": "uid-web", "pod": f"{long}/web", "container": "", "at": time.time_ns() // 10**6}
+        said = {"type": "Warning", "reason": "FailedCreatePodSandBox", "message": "again", "count": 1234}
+        site.do(lambda: feed.event({**about, **said}))
+        top = page.locator("#events-list .top")
+        top.wait_for()
+        heights = top.evaluate("top => [...top.children].map((one) => one.getBoundingClientRect().height)")
+        assert heights[1] > 30 > max(heights[0], *heights[2:]), "only the name goes on in a second line"
+        tops = top.evaluate("top => [...top.children].map((one) => one.getBoundingClientRect().top)")
+        assert max(tops) - min(tops) < 5
+
+    node = FakeNode()
+    node.put(facts("web", namespace=long))
+    look(browser, node, steps, viewport={"width": 1280, "height": 760})
 
 
 def test_in_a_low_window_all_of_a_pod_can_be_reached(browser: BrowserThread) -> None:
@@ -650,6 +677,11 @@ def test_a_light_and_a_dark_scheme_that_can_be_read(browser: BrowserThread, sche
         for name in ("quiet", "busy", "bad", "accent"):
             for below in ("plane", "accent-soft"):
                 assert contrast(colour(page, name), colour(page, below)) > 4.5, (name, below)
+        none = page.locator("#health [data-none]").first
+        style = "one => { const { color, opacity } = getComputedStyle(one); return [color, opacity]; }"
+        assert none.evaluate(style) == [colour(page, "quiet"), "1"]
+        asked = "getComputedStyle(document.getElementById('search'), '::placeholder').color"
+        assert contrast(page.evaluate(asked), colour(page, "ground")) > 4.5
 
     look(browser, FakeNode(1), steps, color_scheme=scheme)
 
