@@ -409,7 +409,7 @@ def test_events_that_come_again_leave_the_others_alone(browser: BrowserThread) -
         tell("pod-001", "again.", 3)
         page.wait_for_selector("#events-list li >> text=×3")
         assert focused(page) == "pod-001"
-        site.do(lambda: [gone(site, "uid-pod-001")])
+        site.do(lambda: gone(site, "uid-pod-001"))
         until(lambda: listed.locator("li", has_text="again.").locator("button").count() == 0)
 
     look(browser, FakeNode(2), steps)
@@ -429,7 +429,12 @@ def test_rows_that_come_and_go_leave_the_reader_where_he_is(browser: BrowserThre
         read = row(page, "pod-205")
         read.wait_for()
         place = read.bounding_box()
-        site.do(lambda: [site.node.put(facts(f"earlier-{number}")) for number in range(10)])
+
+        def more() -> None:
+            for number in range(10):
+                site.node.put(facts(f"earlier-{number}"))
+
+        site.do(more)
         page.wait_for_selector("#about >> text=510 pods")
         assert read.bounding_box() == place
         read.click()
