@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+from trio_kubelet.config.flags import KubeletFlags
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.volumes.files import unmount_all
 
@@ -60,6 +61,7 @@ def run_once(tmp_path: Path, endpoint: str, **settings: Any) -> subprocess.Compl
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     options = [f"--config={tmp_path}/config.json", f"--root-dir={tmp_path}/root", "--hostname-override=n1"]
+    options.append(f"--container-logs-dir={tmp_path}/links")
     try:
         return started_once(options)
     finally:
@@ -84,6 +86,11 @@ def test_the_pods_of_the_manifests_run_and_their_directories_are_there(tmp_path:
     [pod] = (tmp_path / "root" / "pods").iterdir()
     assert {"volumes", "plugins", "containers"} <= {path.name for path in pod.iterdir()}
     assert [path.name for path in (tmp_path / "logs").iterdir()] == [f"default_web-n1_{pod.name}"]
+    assert (tmp_path / "links").is_dir()
+
+
+def test_log_collectors_find_their_links_where_a_kubelet_has_them_wherever_the_logs_are() -> None:
+    assert KubeletFlags().container_logs_dir == "/var/log/containers"
 
 
 def test_a_pod_that_is_refused_is_named_and_no_failure(tmp_path: Path, runtime: str) -> None:

@@ -33,7 +33,7 @@ from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
-from trio_kubelet.host import check_tls, container_logs_dir, prepare, with_driver
+from trio_kubelet.host import check_tls, prepare, with_driver
 from trio_kubelet.net.names import Names
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.node.events import PODS_LIMITED, record_all, start_events, told_as_event
@@ -341,7 +341,7 @@ def agent_settings(base: Base) -> AgentSettings:
         raise ConfigurationError(str(exc)) from exc
     return AgentSettings(
         runtime=msgspec.structs.replace(
-            runtime, container_logs_dir=container_logs_dir(config), cpus=base.machine.facts.cpus
+            runtime, container_logs_dir=flags.container_logs_dir, cpus=base.machine.facts.cpus
         ),
         gc=GCPolicy(
             min_age=flags.minimum_container_ttl_duration,

@@ -59,7 +59,7 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
         make_data_dirs(
             flags.root_dir,
             config.pod_logs_dir,
-            container_logs_dir(config),
+            flags.container_logs_dir,
             checkpoints=resolve_gates(config.feature_gates).enabled("ContainerCheckpoint"),
         )
         facts = read_machine(flags.root_dir)
@@ -100,16 +100,6 @@ def with_driver(machine: Machine, cgroup_driver: str) -> Machine:
     """The machine whose runtime makes cgroups in this way."""
     node = msgspec.structs.replace(machine.node, cgroup_driver=cgroup_driver)
     return msgspec.structs.replace(machine, node=node)
-
-
-def container_logs_dir(config: KubeletConfiguration) -> str:
-    """Where log collectors find a link per container.
-
-    The kubelet's fixed place for its usual log directory; an agent whose pod logs are elsewhere leaves the
-    host's alone and puts the links beside them.
-    """
-    parent, name = os.path.split(config.pod_logs_dir.rstrip("/"))
-    return os.path.join(parent, "containers" if name == "pods" else f"{name}-containers")
 
 
 def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: MachineFacts) -> NodeContext:

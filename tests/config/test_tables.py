@@ -45,7 +45,7 @@ TYPES = {
 }
 
 
-OWN = {"manifest-url-ca-file", "node-page", "set-kernel-tunables"}
+OWN = {"container-logs-dir", "manifest-url-ca-file", "node-page", "set-kernel-tunables"}
 """Flags the kubelet does not have."""
 
 

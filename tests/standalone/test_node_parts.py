@@ -161,8 +161,9 @@ def test_agent_configuration() -> None:
     assert fields["containerRuntimeEndpoint"] == "unix:///run/x/containerd.sock"
     assert (fields["maxPods"], fields["readOnlyPort"], fields["healthzPort"]) == (5, 0, 3)
     argv = command_line(layout(), Path("/c"), ["-v=4"])
-    assert argv[-6:] == [
+    assert argv[-7:] == [
         *("--config=/c", "--root-dir=/run/x/kubelet", "--cert-dir=/run/x/kubelet/pki"),
+        "--container-logs-dir=/run/x/log/containers",
         "--hostname-override=local",
         "--set-kernel-tunables=false",
         "-v=4",

@@ -49,6 +49,7 @@ image-service-endpoint string image_service_endpoint Socket of the CRI image ser
 runtime-request-timeout duration runtime_request_timeout Deadline of a CRI call that is not a pull, log or
     exec
 runtime-cgroups string - Cgroup the runtime runs in
+container-logs-dir string - Where log collectors find a link per container (not a kubelet flag)
 container-log-max-size string container_log_max_size Size at which a container log rotates
 container-log-max-files int32 container_log_max_files Log files kept for each container, at least 2
 allowed-unsafe-sysctls strings allowed_unsafe_sysctls Unsafe sysctls (or prefixes ending in *) pods may set

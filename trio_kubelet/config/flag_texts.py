@@ -22,7 +22,7 @@ CLASSIFIED: Final = "CLASSIFIED"
 # Credentials can be in these: any value but this one is not shown.
 _SECRETS: Final[dict[str, Any]] = {"manifest-url-header": {}, "storage-driver-password": "root"}
 # Flags the kubelet does not have.
-_OWN: Final = frozenset({"manifest-url-ca-file", "node-page", "set-kernel-tunables"})
+_OWN: Final = frozenset({"container-logs-dir", "manifest-url-ca-file", "node-page", "set-kernel-tunables"})
 
 
 def flag_texts(flags: KubeletFlags, config: KubeletConfiguration) -> dict[str, str]:

@@ -30,6 +30,7 @@ class KubeletFlags(Struct, frozen=True, kw_only=True):
     cert_dir: str = "/var/lib/kubelet/pki"
     cloud_provider: str = ""
     root_dir: str = "/var/lib/kubelet"
+    container_logs_dir: str = "/var/log/containers"
     seccomp_default: bool = False
     node_labels: dict[str, str] = {}
     lock_file: str = ""

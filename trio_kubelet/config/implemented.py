@@ -147,6 +147,7 @@ FLAGS: Final = frozenset(
         "cloud-provider",
         "config",
         "config-dir",
+        "container-logs-dir",
         "exit-on-lock-contention",
         "experimental-allocatable-ignore-eviction",
         "help",

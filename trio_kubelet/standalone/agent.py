@@ -78,6 +78,7 @@ def command_line(layout: NodeLayout, config_file: Path, flags: Sequence[str] = (
         f"--config={config_file}",
         f"--root-dir={layout.agent_root}",
         f"--cert-dir={layout.agent_root / 'pki'}",
+        f"--container-logs-dir={layout.container_logs}",
         f"--hostname-override={layout.name}",
         "--set-kernel-tunables=false",  # they are the whole machine's
     ]

@@ -111,5 +111,10 @@ class NodeLayout:
 
     @property
     def pod_logs(self) -> Path:
-        """The agent's `podLogsDir`; it puts the links for log collectors into `containers` beside it."""
+        """The agent's `podLogsDir`."""
         return self.base / "log/pods"
+
+    @property
+    def container_logs(self) -> Path:
+        """The agent's `--container-logs-dir`: the links of a private node are not among the machine's."""
+        return self.base / "log/containers"
