@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -112,6 +113,17 @@ async def test_refusals_of_the_runtime(answer: bytes, status: int, body: bytes) 
         found = await ask(port, "GET", "/", UPGRADE)
     assert (found[0], found[2]) == (status, body)
     assert found[1].get("x-why") == ("y" if status == 403 else None)
+
+
+async def test_a_runtime_that_says_nothing_but_wait() -> None:
+    async def runtime(stream: trio.SocketStream, said: bytes) -> None:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"HTTP/1.1 102 Processing\r\n\r\n" * 100)
+
+    async with node(runtime) as port:
+        status, _, body = await ask(port, "POST", "/exec/a/b", UPGRADE)
+    assert (status, body) == (500, b"net/http: server response headers exceeded limit\n")
 
 
 async def test_no_runtime_and_no_upgrade() -> None:

@@ -35,6 +35,7 @@ log = get_logger(__name__)
 
 _COMMAND_PROTOCOLS: Final = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_MOST_STATUS: Final = 64 * 1024  # bytes of it: what failed and why
 _WEBSOCKET_HEADERS: Final = (
     "upgrade",
     "sec-websocket-",
@@ -193,7 +194,7 @@ class _Command:
                 continue
             if frame.kind == DATA and frame.payload:
                 if channel == _ERROR:
-                    self._status += frame.payload
+                    self._status += frame.payload[: _MOST_STATUS - len(self._status)]
                 else:
                     await self._client.send(bytes([channel]) + frame.payload)
             if frame.fin or frame.kind == RST_STREAM:
@@ -206,7 +207,7 @@ def told_status(said: bytes) -> bytes:
     """
     try:
         status = msgspec.json.decode(said, type=_Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return said
     if status.status != "Failure" or status.reason == "NonZeroExitCode":
         return said

@@ -164,6 +164,8 @@ async def _ask(stream: trio.abc.Stream, method: str, target: str, headers: Heade
     while True:
         event = http.next_event()
         if event is h11.NEED_DATA:
+            if len(said) > _HEAD_BYTES:  # one informational answer after the other
+                raise UpgradeFailed(go_error(500, "net/http: server response headers exceeded limit"))
             data = bytes(await stream.receive_some(BUFFER))
             if not data:
                 raise UpgradeFailed(go_error(500, "unexpected EOF"))
