@@ -16,6 +16,7 @@ from trio_kubelet.native.pure_crilog import (
     LogOptions,
     PureLogFilter,
     UnsupportedLog,
+    read_json,
     read_stamp,
 )
 
@@ -118,6 +119,11 @@ def test_stamps(text: str, ns: int, stamp: str) -> None:
 def test_bad_stamps(text: str) -> None:
     with pytest.raises(BadLine):
         read_stamp(text)
+
+
+def test_a_line_of_docker_s_that_is_nested_deeper_than_a_decoder_goes() -> None:
+    with pytest.raises(BadLine):
+        read_json(b'{"a":' + b"[" * 5000)
 
 
 digits = st.integers(0, 99).map(lambda n: f"{n:02d}")

@@ -26,6 +26,8 @@ from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.pleg.metrics import PLEGMetrics
 
+DEEP = b'{"a":' + b"[" * 5000  # than a decoder goes
+
 
 class Client:
     """The other end of a session."""
@@ -287,7 +289,7 @@ async def test_a_pod_that_is_opened_again_is_told_again(autojump_clock: MockCloc
             pass
 
 
-@pytest.mark.parametrize("said", [b"", b"[]", b'{"see": 5}', b"\xff", b'{"open": {}}'])
+@pytest.mark.parametrize("said", [b"", b"[]", b'{"see": 5}', b"\xff", b'{"open": {}}', DEEP])
 async def test_a_reader_that_says_nonsense_ends_alone(said: bytes, autojump_clock: MockClock) -> None:
     async with feeding(FakeNode(1)) as (feed, _):
         client = Client(feed)

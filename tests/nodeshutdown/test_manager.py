@@ -192,6 +192,15 @@ async def test_pods_end_in_order_and_then_the_machine(tmp_path: Path, autojump_c
         assert after.shutdown.errors() == []
 
 
+async def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, autojump_clock: Clock) -> None:
+    for content in ("", "{", "[]", '{"startTime":"x"}', '{"a":' + "[" * 4096):
+        (tmp_path / STATE_FILE).write_text(content)
+        world = World(tmp_path)
+        async with world.running():
+            await trio.sleep(1)
+            assert world.metric("start") == world.metric("end") == 0
+
+
 async def test_a_stuck_pod_has_the_time_of_its_group(tmp_path: Path, autojump_clock: Clock) -> None:
     world = World(tmp_path, stuck=1000, critical=1)
     async with world.running():

@@ -83,7 +83,7 @@ class Session:
             return None
         try:
             return msgspec.json.decode(message, type=Asked)
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, RecursionError) as exc:
             raise BadMessage(str(exc)) from exc
 
     def _take(self, asked: Asked) -> None:

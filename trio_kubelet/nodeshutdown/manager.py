@@ -214,7 +214,7 @@ class ShutdownTimes:
         try:
             self._state = await NODE_FILES.run(load_state, self._root_dir)
             self._show()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.error("Failed to load graceful shutdown state", err=error)
 
     async def begin(self) -> None:
@@ -244,7 +244,7 @@ STATE_FILE: Final = "graceful_node_shutdown_state"
 
 def load_state(root_dir: str) -> ShutdownState:
     """When the last shutdown began and ended, for the metrics after the boot; nothing if there was none.
-    Blocking. Raises OSError and ValueError.
+    Blocking. Raises OSError, ValueError and RecursionError.
     """
     try:
         with open(os.path.join(root_dir, STATE_FILE), "rb") as file:
