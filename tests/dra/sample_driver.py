@@ -43,6 +43,7 @@ class SampleDriver:
         self.told: list[tuple[bool, str]] = []
         self.refuse: Mapping[str, str] = {}  # by claim name
         self.mute: set[str] = set()  # claims that are left out of answers
+        self.forget: set[str] = set()  # claims that are left out of answers when they are given back
         self.more: Collection[str] = ()  # claims, by UID, that nobody asked for
         self.broken = False
         self.hangs = False
@@ -79,7 +80,8 @@ class SampleDriver:
             await trio.sleep_forever()
         answer = self._message("NodeUnprepareResourcesResponse")
         for claim in request.claims:
-            answer.claims[claim.uid].error = self.refuse.get(claim.name, "")
+            if claim.name not in self.forget:
+                answer.claims[claim.uid].error = self.refuse.get(claim.name, "")
         return answer
 
     def _message(self, name: str) -> Any:

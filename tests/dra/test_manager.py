@@ -310,9 +310,17 @@ async def test_a_driver_that_fails_is_asked_again(tmp_path: pathlib.Path) -> Non
         assert world.holds(pod.metadata.uid), "the driver may have done something"
         assert world.figure("dra_resource_claims_in_use", driver_name="<any>") == 0
         assert world.figure("dra_resource_claims_in_use", driver_name=GPU) is None
-        gpu.broken = False
+        gpu.refuse = {"one": "in use"}
+        with pytest.raises(ClaimError, match="NodeUnprepareResources failed for ResourceClaim one: in use"):
+            await manager.unprepare(pod)
+        gpu.refuse, gpu.forget = {}, {"one"}
+        with pytest.raises(ClaimError, match="NodeUnprepareResources skipped 1 ResourceClaims"):
+            await manager.unprepare(pod)
+        assert world.holds(pod.metadata.uid)
+        gpu.forget = set()
         await manager.unprepare(pod)
         assert gpu.diary[-1] == ("unprepare", ("one",))
+        assert not world.holds(pod.metadata.uid)
 
 
 async def test_health_is_told_to_the_pods_that_use_a_device(tmp_path: pathlib.Path) -> None:

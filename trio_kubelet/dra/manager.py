@@ -9,7 +9,7 @@ it is asked again, which drivers have to stand.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -171,15 +171,11 @@ class DraManager:
         for driver in sorted({name for claim in claims for name in claim.drivers}):
             mine = {claim.uid: claim for claim in claims if driver in claim.drivers}
             answer = await self.drivers.get(driver).prepare(tuple(mine.values()))
+            failed = {uid: said for uid, said in answer.items() if isinstance(said, str)}
+            _check_answer("NodePrepareResources", mine, answer, failed)
             for uid, devices in answer.items():
-                if uid not in mine:
-                    raise DriverError(f"NodePrepareResources returned result for unknown claim UID {uid}")
-                if isinstance(devices, str):
-                    name = mine[uid].name
-                    raise DriverError(f"NodePrepareResources failed for ResourceClaim {name}: {devices}")
-                found[uid][driver] = devices
-            if skipped := len(mine) - len(answer):
-                raise DriverError(f"NodePrepareResources skipped {skipped} ResourceClaims")
+                if not isinstance(devices, str):
+                    found[uid][driver] = devices
         for claim in claims:
             key = claim.namespace, claim.name
             drivers = {**claim.drivers, **found[claim.uid]}
@@ -222,15 +218,8 @@ class DraManager:
             for driver in sorted({each for claim in last for each in claim.drivers}):
                 mine = {claim.uid: claim for claim in last if driver in claim.drivers}
                 answer = await self.drivers.get(driver).unprepare(tuple(mine.values()))
-                for uid, error in answer.items():
-                    if uid not in mine:
-                        text = f"NodeUnprepareResources returned result for unknown claim UID {uid}"
-                        raise DriverError(text)
-                    if error:
-                        name = mine[uid].name
-                        raise DriverError(f"NodeUnprepareResources failed for ResourceClaim {name}: {error}")
-                if skipped := len(mine) - len(answer):
-                    raise DriverError(f"NodeUnprepareResources skipped {skipped} ResourceClaims")
+                failed = {uid: error for uid, error in answer.items() if error}
+                _check_answer("NodeUnprepareResources", mine, answer, failed)
             for claim in last:
                 del self._claims[claim.namespace, claim.name]
                 self._file.write_soon()
@@ -350,3 +339,16 @@ class DraManager:
 
 def _claims_something(pod: v1.Pod) -> bool:
     return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
+
+
+def _check_answer(
+    call: str, asked: Mapping[str, Claim], answered: Collection[str], failed: Mapping[str, str]
+) -> None:
+    """Raises DriverError unless a driver has answered for these claims, by UID, and no others, all well."""
+    for uid in answered:
+        if uid not in asked:
+            raise DriverError(f"{call} returned result for unknown claim UID {uid}")
+        if uid in failed:
+            raise DriverError(f"{call} failed for ResourceClaim {asked[uid].name}: {failed[uid]}")
+    if skipped := len(asked) - len(answered):
+        raise DriverError(f"{call} skipped {skipped} ResourceClaims")
