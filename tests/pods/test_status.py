@@ -15,6 +15,7 @@ from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.ip import sort_ips
 from trio_kubelet.observed.probes import ProbeResult, ProbeView
 from trio_kubelet.observed.types import ContainerResources, ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.pods.refs import is_quiet
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find, put
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses
@@ -529,6 +530,13 @@ def test_conditions_of_a_resize_stand_before_the_nodes_others() -> None:
     assert put(put(there, pending), in_progress) == both
     assert put(there, own) == [*there, own]
     assert put([pending], in_progress) == [pending, in_progress]
+
+
+def test_a_pod_is_quiet_when_neither_a_container_nor_its_sandbox_is_up() -> None:
+    assert is_quiet(None)
+    assert is_quiet(observed(exited("c"), ready=False))
+    assert not is_quiet(observed(exited("c"), ready=True))
+    assert not is_quiet(observed(seen("c"), ready=False))
 
 
 def test_a_condition_that_the_node_makes_is_written() -> None:

@@ -521,6 +521,12 @@ async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
         status = world.room.statuses.get("uid-none")
         assert status is not None
         assert (status.phase, status.reason) == ("Failed", "UnexpectedAdmissionError")
+        changed = replace(make_pod("slow"), metadata=replace(make_pod("slow").metadata, labels={"a": "b"}))
+        await world.update(changed)
+        await trio.sleep(1)
+        worker = world.room.workers.get("uid-slow")
+        assert worker is not None
+        assert worker.pod == changed, "it waits for nothing any more"
         await world.remove(make_pod("slow"))
         await trio.sleep(60)
         await world.add(make_pod("slow"))
