@@ -605,6 +605,9 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     assert all(sum(run == uid for _, run in world.runs) >= 9 for uid in ("bad", "good"))
     assert len(world.events) >= 9
     assert all("Liveness probe errored and resulted in unknown state" in event for event in world.events)
+    told = b"".join(render(world.metrics.registry)).decode()
+    assert 'pod_uid="good"' in told
+    assert 'pod_uid="bad"' not in told, "a run that told nothing is none"
 
 
 async def test_probes_that_are_due_together_wake_the_agent_seldom(autojump_clock: Clock) -> None:
