@@ -211,6 +211,17 @@ async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(direct
         assert node.registry.get_sample_value(REGISTRATIONS, {"resource_name": "cpu"}), "calls are counted"
 
 
+async def test_names_without_end_are_few_series(directory: Path) -> None:
+    async with running(directory) as node:
+        for name in ("x" * 10**6, *(f"example.com/{number}" for number in range(2000))):
+            node.manager.count_registration(name)
+        samples = [each for family in node.registry.collect() for each in family.samples]
+        counted = [each for each in samples if each.name == REGISTRATIONS]
+    assert len(counted) == 1001
+    assert max(len(each.labels["resource_name"]) for each in counted) < 100
+    assert sum(each.value for each in counted) == 2001
+
+
 async def test_a_plugin_may_register_before_it_listens(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
