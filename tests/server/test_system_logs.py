@@ -148,6 +148,11 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
         ("query=a&boot=x", 400, 'boot: Invalid value: "x": strconv.Atoi: parsing "x": invalid syntax'),
         ("query=a&sinceTime=y", 400, 'sinceTime: Invalid value: "y": invalid time format'),
         (
+            "query=a&sinceTime=0001-01-01T00:00:00%2B14:00",
+            400,
+            'sinceTime: Invalid value: "0001-01-01T00:00:00+14:00": invalid time format',
+        ),
+        (
             "query=a&sinceTime=2024-01-01T24:00:00Z",
             400,
             'sinceTime: Invalid value: "2024-01-01T24:00:00Z": invalid time format',

@@ -84,8 +84,8 @@ def _read_time(name: str, query: Mapping[str, Sequence[str]], errors: list[str])
     try:
         if not _RFC3339.fullmatch(value) or value[11:13] == "24":  # Python reads 24:00, from 3.14 on
             raise ValueError(value)
-        return datetime.datetime.fromisoformat(value)
-    except ValueError:
+        return datetime.datetime.fromisoformat(value).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):  # in UTC it may be of a year that is none
         errors.append(_invalid(name, value, "invalid time format"))
         return None
 
@@ -151,8 +151,7 @@ def journal_arguments(query: LogQuery, units: Sequence[str]) -> list[str]:
     arguments = ["--utc", "--no-pager", "--output=short-precise"]
     for name, moment in (("since", query.since), ("until", query.until)):
         if moment is not None:
-            utc = moment.astimezone(datetime.UTC)
-            arguments.append(f"--{name}={utc:%Y-%m-%d %H:%M:%S} UTC")
+            arguments.append(f"--{name}={moment:%Y-%m-%d %H:%M:%S} UTC")
     if query.tail_lines is not None:
         arguments += ["--pager-end", f"--lines={query.tail_lines}"]
     arguments += [f"--unit={unit}" for unit in units]
