@@ -232,7 +232,7 @@ async def test_an_unusable_kubeconfig_is_replaced(tmp_path: Path, content: str |
 
 async def test_unusable_files_are_one_clear_error(tmp_path: Path) -> None:
     async with cluster(tmp_path) as of:
-        with pytest.raises(KubeconfigError, match=r"kubelet\.conf: No such file"):
+        with pytest.raises(KubeconfigError, match=r"kubelet\.conf: no such file"):
             of.plan(bootstrap=False)
         with pytest.raises(KubeconfigError, match="needs a --kubeconfig"):
             plan_client("", str(of.bootstrap), str(of.pki), True, time.time_ns(), {})
