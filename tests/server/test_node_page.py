@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +291,16 @@ async def test_nonsense_on_the_port_ends_its_connection_alone(tmp_path: Path) ->
         await stream.send_all(b"\x16\x03\x01\x00\x00\r\n\r\n")
         assert await read_all(stream) == b""
         assert (await ask(address, "/")).startswith(b"HTTP/1.1 403 ")
+
+
+async def test_connections_that_say_nothing_do_not_shut_the_port(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with agent_socket(path), page_port(str(path)) as address, AsyncExitStack() as silent:
+        host, _, port = address.split("/")[2].partition(":")
+        for _ in range(200):
+            await silent.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+        answer = await ask(address, address[address.index("/", 8) :])
+        assert answer.startswith(b"HTTP/1.1 302 ")
 
 
 async def test_a_page_over_its_websocket(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import h11
 import trio
 
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.server.http.connections import Crowd, Place
 from trio_kubelet.server.http.serve import parse_target
 from trio_kubelet.server.pages.node_page import ROOT
 from trio_kubelet.server.streams.upgrade import pass_through, say_goodbye
@@ -83,29 +84,30 @@ async def page_port(socket_path: str, port: int = 0) -> AsyncIterator[str]:
 
 
 class _Door:
-    """The connections of a port."""
+    """The connections of a port. Those that have not said yet what they want make room for new ones."""
 
     def __init__(self, gate: TokenGate, socket_path: str) -> None:
         self._gate = gate
         self._socket_path = socket_path
-        self._connections = 0
+        self._crowd = Crowd(_CONNECTIONS, _CONNECTIONS)
 
     async def serve(self, client: trio.SocketStream) -> None:
         """One connection, of whose first request it depends whether the rest is passed on."""
-        if self._connections >= _CONNECTIONS:
+        place = await self._crowd.enter(_HOST)
+        if place is None:
             return
-        self._connections += 1
         try:
-            await self._serve(client)
+            with place.scope:
+                await self._serve(client, place)
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as group:
             log.v(4).info("A connection to the page ended", err=group)
         except* Exception as group:  # it ends this connection; the others are served
             log.error("Connection failed", err=group)
         finally:
-            self._connections -= 1
+            self._crowd.leave(place)
 
-    async def _serve(self, client: trio.SocketStream) -> None:
-        with trio.fail_after(_HEAD_SECONDS):
+    async def _serve(self, client: trio.SocketStream, place: Place) -> None:
+        with place.waiting(), trio.fail_after(_HEAD_SECONDS):
             said, head = await _read_head(client)
         if head is None:
             return
