@@ -16,6 +16,7 @@ import msgspec
 
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339_nano
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.common.deep_json import decode_flat
 
 UNKNOWN: Final = "Unknown"
 DEFAULT_SECONDS: Final = 30.0
@@ -136,11 +137,7 @@ def encode_reports(reports: Reports, *, now: float, now_ns: int) -> bytes:
 def decode_reports(content: bytes, *, now: float, now_ns: int) -> dict[str, dict[Key, DeviceHealth]]:
     """What a file says that is not too old, and not from the future. Raises ValueError."""
     found: dict[str, dict[Key, DeviceHealth]] = {}
-    try:
-        drivers = msgspec.json.decode(content, type=dict[str, _Driver])
-    except RecursionError as exc:
-        raise ValueError(str(exc)) from exc
-    for driver, state in drivers.items():
+    for driver, state in decode_flat(content, dict[str, _Driver]).items():
         for device in (state.devices or {}).values():
             seconds = device.health_check_timeout / NANOSECONDS or DEFAULT_SECONDS
             age = (now_ns - parse_rfc3339(device.last_updated)) / NANOSECONDS

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.log import go_quote
 
 EVERYTHING: Final = -1
@@ -116,8 +117,8 @@ def read_cri(line: bytes) -> Message:
 def read_json(line: bytes) -> Message:
     """A line of Docker's JSON format. Raises BadLine."""
     try:
-        found = msgspec.json.decode(line, type=_JSONLine)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        found = decode_flat(line, _JSONLine)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise BadLine(str(exc)) from None
     time_ns, stamp = read_stamp("0001-01-01T00:00:00Z" if found.time is None else found.time)
     return Message(time_ns, stamp, found.stream or "", (found.log or "").encode("utf-8", "surrogatepass"))

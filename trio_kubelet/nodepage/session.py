@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.nodepage.feed import Feed, Reader
 
 _DETAIL_PERIOD: Final = 0.7
@@ -82,8 +83,8 @@ class Session:
         if message is None:
             return None
         try:
-            return msgspec.json.decode(message, type=Asked)
-        except (msgspec.MsgspecError, RecursionError) as exc:
+            return decode_flat(message, Asked)
+        except msgspec.MsgspecError as exc:
             raise BadMessage(str(exc)) from exc
 
     def _take(self, asked: Asked) -> None:

@@ -19,6 +19,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339_nano
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
@@ -214,7 +215,7 @@ class ShutdownTimes:
         try:
             self._state = await NODE_FILES.run(load_state, self._root_dir)
             self._show()
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             log.error("Failed to load graceful shutdown state", err=error)
 
     async def begin(self) -> None:
@@ -244,11 +245,11 @@ STATE_FILE: Final = "graceful_node_shutdown_state"
 
 def load_state(root_dir: str) -> ShutdownState:
     """When the last shutdown began and ended, for the metrics after the boot; nothing if there was none.
-    Blocking. Raises OSError, ValueError and RecursionError.
+    Blocking. Raises OSError and ValueError.
     """
     try:
         with open(os.path.join(root_dir, STATE_FILE), "rb") as file:
-            return msgspec.json.decode(file.read(4096), type=ShutdownState)
+            return decode_flat(file.read(4096), ShutdownState)
     except FileNotFoundError:
         return ShutdownState()
 

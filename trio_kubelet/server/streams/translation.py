@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import trio
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.server.http.serve import Hijack, Request, Response
@@ -206,8 +207,8 @@ def told_status(said: bytes) -> bytes:
     code is an internal error, with the runtime's words in it (as the kubelet's translation tells it). Pure.
     """
     try:
-        status = msgspec.json.decode(said, type=_Status)
-    except (msgspec.DecodeError, RecursionError):
+        status = decode_flat(said, _Status)
+    except msgspec.DecodeError:
         return said
     if status.status != "Failure" or status.reason == "NonZeroExitCode":
         return said
