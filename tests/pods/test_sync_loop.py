@@ -503,14 +503,17 @@ class Giver:
         self.given.append(pod.metadata.name)
         return ("UnexpectedAdmissionError", "no devices") if pod.metadata.name == "none" else None
 
+    def world(self, directory: Path) -> World:
+        """Pods on a small node on which it gives devices."""
+        allocating = Allocating(self)
+        return World(admitter=small_node(directory, allocating=allocating), allocating=allocating)
+
 
 async def test_a_pod_that_is_given_devices_first_holds_up_no_other(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     giver = Giver()
-    allocating = Allocating(giver)
-    admitter = small_node(tmp_path, allocating=allocating)
-    world = World(admitter=admitter, allocating=allocating)
+    world = giver.world(tmp_path)
     async with world.running():
         await world.add(make_pod("slow"), make_pod("none"), make_pod("plain"))
         await trio.sleep(5)
@@ -540,9 +543,7 @@ async def test_a_pod_that_waits_for_devices_keeps_what_is_left_of_it(
 ) -> None:
     """Dead containers say after a restart how often and why it ended, and their logs are there to be read."""
     giver = Giver()
-    allocating = Allocating(giver)
-    admitter = small_node(tmp_path, allocating=allocating)
-    world = World(admitter=admitter, allocating=allocating)
+    world = giver.world(tmp_path)
     for name in ("slow", "left"):
         world.runtime.add(f"uid-{name}", name)
         world.runtime.die(f"uid-{name}")
