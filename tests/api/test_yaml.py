@@ -125,6 +125,14 @@ def test_duplicate_keys_are_told() -> None:
     assert not load_document(b"b: &b {x: 1}\nc: {x: 2, <<: *b}\nd: {<<: *b, x: 3}\n").duplicates
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_directives_without_end_are_refused(encoding: str) -> None:
+    """libyaml holds every other thread up while it compares each with all before it."""
+    directives = "".join(f"%TAG !t{number}! tag:example.com,2000:\n" for number in range(60_000))
+    with pytest.raises(DecodeError, match="more than 1000 %TAG directives"):
+        load(f"{directives}--- a\n".encode(encoding))
+
+
 def test_an_alias_bomb_costs_little() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [

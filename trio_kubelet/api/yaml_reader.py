@@ -54,10 +54,14 @@ except ImportError:  # PyYAML built without libyaml: slower, the same events
 
 
 _JSON_ESCAPE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\/")
+_MOST_TAG_DIRECTIVES: Final = 1000
+"""libyaml compares each with all before it and lets no other thread run meanwhile: 60,000 took 20 s."""
 
 
 def load_yaml(data: bytes) -> Document:
     """The first document. Raises `DecodeError`, RecursionError."""
+    if data.replace(b"\0", b"").count(b"%TAG") > _MOST_TAG_DIRECTIVES:  # also in UTF-16
+        raise DecodeError(f"more than {_MOST_TAG_DIRECTIVES} %TAG directives")
     try:
         reader = _Reader(data)
         value = reader.read()
