@@ -23,9 +23,12 @@ from tests.devices.day import FlakyPlugin
 from tests.devices.plugin_process import RESOURCE, PluginProcess, sample_plugin
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.devices import inventory as inventory_module
 from trio_kubelet.devices import plugin as plugin_module
 from trio_kubelet.devices.assignments import Assignment, Key
 from trio_kubelet.devices.checkpoint import FILE_NAME, Data, data_of, encode
+from trio_kubelet.devices.doors import DevicePluginError
+from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.registration import DevicePlugins, clear_sockets
@@ -220,6 +223,24 @@ async def test_names_without_end_are_few_series(directory: Path) -> None:
     assert len(counted) == 1001
     assert max(len(each.labels["resource_name"]) for each in counted) < 100
     assert sum(each.value for each in counted) == 2001
+
+
+async def test_resources_without_end_are_refused(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    monkeypatch.setattr(inventory_module, "MOST_RESOURCES", 2)
+    inventory = Inventory(numa_nodes=(0,), changed=lambda *_: None)
+    plugin = FlakyPlugin(random.Random(0))
+    await inventory.connect("example.com/here", plugin)
+    await inventory.connect("example.com/gone", plugin)
+    inventory.disconnect("example.com/gone", plugin)
+    await trio.sleep(GRACE + 1)
+    inventory.expire()
+    with pytest.raises(DevicePluginError, match=r"no room for example\.com/new: 2 resources"):
+        await inventory.connect("example.com/new", plugin)
+    for name in ("example.com/here", "example.com/gone"):
+        await inventory.connect(name, plugin)
+    assert inventory.counts().capacity.keys() == {"example.com/here", "example.com/gone"}
 
 
 async def test_a_plugin_may_register_before_it_listens(

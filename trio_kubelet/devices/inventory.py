@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import msgspec
 import trio
@@ -19,6 +20,8 @@ from trio_kubelet.devices.values import GRACE, Counts, Device, DeviceResource, c
 log = get_logger(__name__)
 
 NONE = frozenset[str]()
+MOST_RESOURCES: Final = 1000
+"""Names that plugins may have registered, those that are no more too: each stands on the Node."""
 
 
 class Inventory:
@@ -92,6 +95,8 @@ class Inventory:
     async def connect(self, name: str, plugin: DevicePlugin) -> None:
         """A plugin offers the resource from now on; one that did before is out. Raises DevicePluginError."""
         options = await plugin.options()
+        if not self._has_room(name):
+            raise DevicePluginError(f"no room for {name}: {MOST_RESOURCES} resources have been registered")
         before = self._resources.get(name, DeviceResource())
         if name in self._plugins:
             log.info("Another plugin has registered for the resource", resource=name)
@@ -147,6 +152,10 @@ class Inventory:
             log.info("Resource is no more, its plugin has not come back", resource=name, seconds=GRACE)
             self._wake()
             self._changed(name, NONE)
+
+    def _has_room(self, name: str) -> bool:
+        known = self._resources.keys() | self._removed
+        return name in known or len(known) < MOST_RESOURCES
 
     def _wake(self) -> None:
         self._news.set()
