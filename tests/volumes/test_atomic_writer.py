@@ -56,6 +56,19 @@ def test_at_no_moment_is_a_file_missing_or_the_files_mixed(
     assert seen == {(b"1", b"1"), (b"2", b"2")}
 
 
+def test_a_file_becomes_a_directory_and_a_directory_a_file(tmp_path: Path) -> None:
+    write(tmp_path, a=b"1", sub__b=b"1", sub__c__d=b"1")
+    for files in (
+        {"a__b": b"2", "sub": b"2"},
+        {"a__b__c": b"3", "sub__b": b"3"},
+        {"a": b"4", "sub__b__c": b"4"},
+    ):
+        assert write(tmp_path, **files)
+        for name, data in files.items():
+            assert (tmp_path / name.replace("__", "/")).read_bytes() == data
+        assert entries(tmp_path) == {"a", "sub", "..data", os.readlink(tmp_path / "..data")}
+
+
 def test_a_link_left_by_a_writer_that_was_killed_is_no_obstacle(tmp_path: Path) -> None:
     write(tmp_path, a=b"1")
     os.symlink("nowhere", tmp_path / "..data_tmp")

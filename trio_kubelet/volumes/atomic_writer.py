@@ -101,7 +101,7 @@ def _same(directory: str, files: Mapping[str, FileProjection]) -> bool:
             with open(os.path.join(directory, path), "rb") as file:
                 if file.read(len(wanted.data) + 1) != wanted.data:
                     return False
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # a file may have been where a directory is to be
             return False
     return True
 
