@@ -328,6 +328,30 @@ async def test_a_refused_pod_is_shown_failed_and_never_started(autojump_clock: t
         assert world.room.statuses.get("uid-p2") is None
 
 
+@pytest.mark.parametrize("runs", [True, False])
+async def test_what_a_pod_has_that_is_refused_after_a_restart_goes(
+    runs: bool, autojump_clock: trio.abc.Clock
+) -> None:
+    """What still runs is ended; of one that ended with the machine there are volumes left."""
+    world, pod = World(), make_pod()
+    async with world.running():
+        await running_pod(world, pod)
+    if not runs:
+        world.runtime.die("uid-web")
+        world.runtime.pods["uid-web"].ready = False
+    for number in range(2):
+        world.runtime.add(f"uid-p{number}", f"p{number}")
+    after = World(node=world, admitter=Few())
+    others = {"uid-p0", "uid-p1"}
+    async with after.running():
+        await after.add(make_pod("p0"), make_pod("p1"))
+        await after.add(pod)
+        await trio.sleep(30)
+        assert after.status(pod).reason == "OutOfpods"
+        assert after.runtime.alive() == others
+        assert after.volumes.up == after.cgroups.there == after.directories.there == others
+
+
 async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: trio.abc.Clock) -> None:
     world = World(admitter=Few(), sources=("api",))
     pods = [api_pod(f"p{n}") for n in range(3)]

@@ -3,7 +3,8 @@
 Two halves. `gather` looks at the node (cgroups, runtime, directories) in a task of its own, so that a slow
 disk or runtime does not hold up the sync loop. `apply` then compares what was seen with what is
 wanted *now*, without waiting for anything: what was seen is older than what is wanted, so a pod that came up
-in between is not mistaken for an orphan. Order of the steps as in the kubelet's `HandlePodCleanups`.
+in between is not mistaken for an orphan. Order of the steps as in the kubelet's `HandlePodCleanups`, but that
+directories are removed at the end.
 """
 
 from __future__ import annotations
@@ -124,7 +125,6 @@ class Housekeeper:
         self._probes.keep_only(alive)
         mirrors = {mirror.metadata.uid for mirror in everything.mirrors}
         self._statuses.keep_only(wanted | mirrors | self._workers.known().keys())
-        self._clean_up(filter(may_clean, seen.directories), wanted | alive | running)
         if complete:
             self._handler.keep_only(wanted | self._workers.known().keys())
             self._handler.ask_resizes()
@@ -135,7 +135,11 @@ class Housekeeper:
         self._finish_refused(everything.pods, running)
         self._end_orphans(seen.strangers, wanted)
         self._free_names()
-        self._remove_cgroups(filter(may_clean, seen.cgroups), wanted | alive | running)
+        # By now, every other pod that is to have something on the node has a worker. A refused one has none,
+        # and may have run before a restart.
+        kept = running | self._handler.not_started_yet()
+        self._clean_up(filter(may_clean, seen.directories), kept)
+        self._remove_cgroups(filter(may_clean, seen.cgroups), kept)
         self._handler.retry_resizes()
         self._runtime.collect_back_offs()
         self._measure(everything.pods, len(everything.mirrors), wanted)
@@ -158,8 +162,8 @@ class Housekeeper:
         return lambda uid: complete or (manifests and "-" not in uid)
 
     def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:
-        """Directories of pods that are neither wanted nor running. One that was to go last time already and
-        is still there counts as an error, as with the kubelet, whether it failed or takes long.
+        """Directories of pods that neither run nor will. One that was to go last time already and is still
+        there counts as an error, as with the kubelet, whether it failed or takes long.
         """
         orphans = {uid for uid in directories if uid not in keep and self._workers.get(uid) is None}
         self._metrics.orphans.set(len(orphans))
