@@ -41,6 +41,7 @@ class Node:
         self.cpus: dict[str, list[str]] = {}
         self.down = False
         self.hangs = ""  # the ID of a container for which the runtime does not answer
+        self.takes = 0.0  # seconds until it answers
 
     def active(self) -> Collection[v1.Pod]:
         return self.pods
@@ -61,6 +62,7 @@ class Node:
         if container_id == self.hangs:
             await trio.sleep(120)
             raise DeadlineExceeded("no answer")
+        await trio.sleep(self.takes)
         self.cpus.setdefault(container_id, []).append(cpus)
 
 
@@ -206,6 +208,20 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
         node.hangs = ""
         await trio.sleep(130)
         assert node.cpus["c-0"] == [left]
+
+
+async def test_what_was_assigned_while_a_container_was_told_it_is_told_at_once(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node()
+    node.takes, node.containers = 2.0, [Running("other", "main", "c-other")]
+    async with running_manager(node, tmp_path) as cpus:
+        await trio.sleep(11)
+        wants = container("main", "2")
+        node.pods = [pod(wants)]
+        await cpus.allocate(pod(wants), wants, None)
+        await trio.sleep(4)
+        assert node.cpus["c-other"] == ["0-15", cpus.cpus_of("other", "main")]
 
 
 async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:

@@ -213,6 +213,21 @@ async def test_so_many_dead_containers_stay_as_the_policy_says(autojump_clock: t
             assert len(dead) == stay
 
 
+async def test_a_pod_that_ended_while_a_source_was_away_is_known_to_be_gone(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """By that its sandboxes and logs are removed; those of pods nobody has told of yet stay."""
+    world, pod = World(sources=("file", "api")), make_pod()
+    workers = world.room.workers
+    async with world.running():
+        await world.add(pod)
+        await world.until(partial(_runs, world, "uid-web"))
+        await world.remove(pod)
+        await world.until(lambda: workers.get("uid-web") is None)
+        assert workers.should_content_be_removed("uid-web")
+        assert not workers.should_content_be_removed("uid-of-the-api")
+
+
 async def test_what_pods_were_granted_that_went_while_no_agent_ran_is_forgotten(
     autojump_clock: trio.abc.Clock,
 ) -> None:

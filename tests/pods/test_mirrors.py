@@ -178,6 +178,18 @@ async def test_the_mirror_goes_with_the_static_pod_when_that_has_ended(autojump_
     cluster.check()
 
 
+async def test_the_mirror_does_not_wait_for_volumes_that_stay_busy(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        node.volumes.busy.add(pod.metadata.uid)
+        cluster.manifests.clear()
+        await cluster.publish()
+        await cluster.until(lambda: cluster.shown("etcd") is None, 10)
+        assert pod.metadata.uid in node.volumes.up
+
+
 async def test_a_mirror_left_by_an_earlier_agent(autojump_clock: Clock) -> None:
     """One whose static pod is gone goes, one that fits is kept, one of an old version is replaced."""
     cluster = Cluster()

@@ -348,15 +348,25 @@ async def test_a_pod_shows_what_it_has_as_long_as_a_resize_fails(
         ]
 
 
+def with_one_that_ends(cpu: str) -> v1.Pod:
+    """Beside the container that asks for CPUs, one that is over soon."""
+    pod = asking("large", cpu, source="api", restart_policy="OnFailure")
+    assert pod.spec.containers is not None
+    pod.spec.containers.append(v1.Container(name="once", image="i"))
+    return pod
+
+
 async def test_what_a_pod_was_to_lose_is_nobody_elses_while_it_has_it(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:
     world = World(admitter=small_node(tmp_path), sources=("api",))
     async with world.running():
         await running_pod(world, asking("web", "500m", source="api"), "api")
-        await running_pod(world, asking("large", "1500m", source="api"), "api")
+        await running_pod(world, with_one_that_ends("1500m"), "api")
+        world.runtime.die("uid-large", exit_code=0)
+        await trio.sleep(2)
         world.runtime.resize_errors["uid-large"] = "below current usage"
-        await world.update(asking("large", "800m", source="api"), source="api")
+        await world.update(with_one_that_ends("800m"), source="api")
         await trio.sleep(1)
         assert world.status(make_pod("large")).allocated_resources == {"cpu": "800m"}
         await world.update(asking("web", "1", source="api"), source="api")

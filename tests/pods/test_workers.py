@@ -332,6 +332,19 @@ async def test_after_a_restart_an_edited_static_pod_waits_for_its_predecessors_e
     assert world.runtime.starts("new")[0] >= world.runtime.stopped_at("old")
 
 
+async def test_an_orphan_nobody_may_end_yet_has_its_static_name_as_long_as_it_runs(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world = World(sources=("file", "api"))
+    world.runtime.add("old", "web", source="")
+    async with world.running():
+        await world.add(make_pod(uid="new"))
+        await trio.sleep(30)
+        assert world.runtime.alive() == {"old"}
+        del world.runtime.pods["old"]
+        await world.until(lambda: world.runtime.alive() == {"new"}, 20)
+
+
 async def test_a_running_pod_of_the_same_uid_is_adopted(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     world.runtime.add(pod.metadata.uid, "web")
