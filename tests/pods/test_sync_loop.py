@@ -352,6 +352,27 @@ async def test_what_a_pod_has_that_is_refused_after_a_restart_goes(
         assert after.volumes.up == after.cgroups.there == after.directories.there == others
 
 
+async def test_a_pod_that_is_refused_while_it_runs_does_not_start_again_when_there_is_room(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world = World(admitter=Few(), sources=("api",))
+    pods = [api_pod(f"p{n}") for n in range(3)]
+    world.runtime.add("uid-p2", "p2", source="api")
+    world.runtime.stop_takes["uid-p2"] = 60
+    async with world.running():
+        await world.add(*pods, source="api")
+        await world.until(lambda: world.room.workers.get("uid-p2") is not None)
+        await world.remove(pods[0], source="api")
+        await world.until(lambda: "uid-p2" not in world.runtime.alive())
+        await trio.sleep(200)
+        assert world.runtime.alive() == {"uid-p1"}
+        assert (world.status(pods[2]).phase, world.status(pods[2]).reason) == ("Failed", "OutOfpods")
+        assert world.events.reasons("uid-p2") == ["OutOfpods"]
+        metadata = replace(pods[2].metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        await world.update(replace(pods[2], metadata=metadata), source="api")
+        await world.until(lambda: world.is_finished("uid-p2"), 10)
+
+
 async def test_a_refused_pod_of_the_api_server_can_be_deleted(autojump_clock: trio.abc.Clock) -> None:
     world = World(admitter=Few(), sources=("api",))
     pods = [api_pod(f"p{n}") for n in range(3)]

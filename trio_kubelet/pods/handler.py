@@ -237,9 +237,11 @@ class SyncHandler:
             self._cleaner.clean(uid)
         elif worker.reborn or worker.pod is None:
             self._workers.forget(uid)
+            self._cleaner.clean(uid)  # the new life does not begin with the dead containers of the old one
+            if worker.pod is None and not worker.reborn and self._is_rejected(pod):
+                return  # it was refused while it ran, and stays so though there may be room by now
             self._statuses.remove(uid)
             self._metrics.restarted_pods.labels(_static_label(pod)).inc()
-            self._cleaner.clean(uid)  # the new life does not begin with the dead containers of the old one
             self.start_again(pod, cause="worker")
         else:
             self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
