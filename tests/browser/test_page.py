@@ -480,7 +480,7 @@ def test_back_and_links_to_a_pod(browser: BrowserThread) -> None:
 
 def test_a_tab_in_the_background_counts_what_is_in_trouble(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
-        page.wait_for_function("document.title === 'test-node'")
+        until(lambda: page.title() == "test-node")
         page.evaluate(
             """() => {
                 Object.defineProperty(document, "hidden", {get: () => true});
@@ -489,7 +489,7 @@ def test_a_tab_in_the_background_counts_what_is_in_trouble(browser: BrowserThrea
         )
         crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
         site.do(lambda: site.node.put(facts("pod-000", container_status("main", state=crashed))))
-        page.wait_for_function("document.title === '(1) test-node'", polling=100)
+        until(lambda: page.title() == "(1) test-node")
 
     look(browser, FakeNode(1), steps)
 
