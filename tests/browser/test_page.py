@@ -290,6 +290,57 @@ def test_a_change_is_seen_soon_and_a_pod_that_goes_is_gone(browser: BrowserThrea
     look(browser, node, steps)
 
 
+def test_of_a_pod_that_goes_stays_what_is_known(browser: BrowserThread) -> None:
+    node = FakeNode(2)
+    node.logs["uid-pod-001/main"] = "last words\n"
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-001").click()
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=last words")
+        site.do(lambda: gone(site, "uid-pod-001"))
+        site.do(node.logs.clear)
+        page.wait_for_selector("#detail-facts >> text=This pod is gone")
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=name: pod-001")
+        page.wait_for_timeout(1000)  # the empty log has been told
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=last words")
+        page.click("[data-tab=story]")
+        page.wait_for_selector("#story >> text=Nothing is remembered")
+
+    look(browser, node, steps)
+
+
+def test_a_link_to_a_pod_that_is_gone_says_so(browser: BrowserThread) -> None:
+    node = FakeNode(1)
+    told = {"at": time.time_ns() // 10**6, "cause": "worker", "text": "KillPod", "count": 1}
+    node.stories["uid-late"] = [told]
+
+    def steps(page: Page, site: Site) -> None:
+        feed = site.feed
+        assert feed is not None
+        about = {"uid": "uid-late", "pod": "shop/late", "container": "", "at": told["at"], "count": 1}
+        site.do(lambda: feed.event({**about, "type": "Normal", "reason": "Killing", "message": "it ends"}))
+        page.goto(f"{site.address}#pod=uid-late")
+        page.wait_for_selector("#detail-facts >> text=This pod is gone")
+        page.wait_for_selector("#detail-name >> text=shop/late")
+        page.wait_for_selector("#story >> text=KillPod")
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=Its output is gone, too.")
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=It is not known any more.")
+        row(page, "pod-000").click()
+        page.wait_for_selector("#manifest >> text=name: pod-000")
+        page.goto(f"{site.address}#pod=uid-never")
+        page.wait_for_selector("#detail-name >> text=An unknown pod")
+        assert page.locator("#detail-containers .box").count() == 0
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#detail", state="hidden")
+
+    look(browser, node, steps)
+
+
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         rows = page.locator("#list .row")

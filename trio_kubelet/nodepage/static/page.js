@@ -39,6 +39,7 @@ const known = { life: "", number: -1, node: {}, pods: new Map(), events: [], poi
 const view = {
   query: "", health: "", sort: "name", up: true, opened: new Set(), active: "", uid: "", tab: "story", at: -1, order: "",
   container: "", previous: false, opener: document.body, detail: null, story: null, log: null, // null: not told yet
+  row: null, // the last that was known of the pod
 };
 
 function take(message) {
@@ -66,7 +67,9 @@ function take(message) {
   if (message.detail && message.detail.uid === view.uid) view.detail = message.detail;
   if (message.story && message.story.uid === view.uid) view.story = message.story.entries;
   const { log } = message;
-  if (log && log.uid === view.uid && log.container === view.container && log.previous === view.previous) view.log = log.text;
+  if (log && log.uid === view.uid && log.container === view.container && log.previous === view.previous) {
+    if (log.text || known.pods.has(view.uid)) view.log = log.text; // what is left of a pod that is gone stays
+  }
   draw(message);
 }
 
@@ -589,8 +592,8 @@ function drawCharts() {
 const opened = () => (view.uid ? { uid: view.uid, container: view.tab === "log" ? view.container : "", previous: view.previous } : null);
 
 function open(uid, container, replace) {
-  const row = known.pods.get(uid);
-  if (!row) return;
+  if (!uid) return;
+  const row = known.pods.get(uid) || {}; // it may be gone: a link is older
   const other = view.uid !== uid;
   const first = !view.uid;
   if (first) view.opener = document.activeElement;
@@ -599,7 +602,7 @@ function open(uid, container, replace) {
   const names = (row.containers || []).map((c) => c.name);
   if (container) view.container = container;
   else if (other || !names.includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: names[0] || "" }).name;
-  if (other) { view.detail = view.story = view.log = null; view.previous = false; }
+  if (other) { view.row = view.detail = view.story = view.log = null; view.previous = false; }
   const hash = `#pod=${encodeURIComponent(uid)}`;
   // At most one entry of the history is the page's own, however many pods are looked into.
   const own = replace || history.state;
@@ -629,24 +632,22 @@ function uidInAddress() {
 
 addEventListener("popstate", () => {
   const uid = uidInAddress();
-  if (uid && known.pods.has(uid)) open(uid, "", true);
+  if (uid) open(uid, "", true);
   else if (view.uid) close();
 });
 
 function drawDetail() {
-  const article = $("detail"), row = known.pods.get(view.uid);
+  const article = $("detail"), there = known.pods.get(view.uid), row = there || view.row || {};
+  view.row = there || view.row;
   $("main").classList.toggle("open", Boolean(view.uid));
   article.hidden = !view.uid;
   if (!view.uid) return;
-  if (!row) {
-    put($("detail-facts"), "This pod is gone.");
-    settle($("detail-waits"), []);
-    return;
-  }
-  put($("detail-name"), `${row.namespace}/${row.name}`);
-  put($("detail-facts"), [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message].filter(Boolean).join(" · "));
-  settle($("detail-waits"), (row.waits || []).map((wait) => el("li", {}, waiting(wait, true))));
-  drawContainers(row);
+  const told = known.events.find((event) => event.uid === view.uid);
+  put($("detail-name"), row.name ? `${row.namespace}/${row.name}` : told ? told.pod : "An unknown pod");
+  const facts = [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message];
+  put($("detail-facts"), there ? facts.filter(Boolean).join(" · ") : "This pod is gone: it is no longer on this node.");
+  settle($("detail-waits"), ((there && row.waits) || []).map((wait) => el("li", {}, waiting(wait, true))));
+  if (there || !row.name) drawContainers(row); // else as they were
   for (const button of $("tabs").children) {
     button.setAttribute("aria-selected", button.dataset.tab === view.tab);
     button.tabIndex = button.dataset.tab === view.tab ? 0 : -1;
@@ -700,7 +701,8 @@ function drawLog(row) {
   select.value = view.container;
   $("log-previous").checked = view.previous;
   const panel = $("panel"), atEnd = panel.scrollHeight - panel.scrollTop - panel.clientHeight < 30;
-  const text = view.log === null ? "…" : view.log || "No output yet.";
+  const none = !known.pods.has(view.uid) ? "Its output is gone, too." : view.log === null ? "…" : "No output yet.";
+  const text = view.log || none;
   if ($("log").textContent === text) return;
   $("log").textContent = text;
   if (atEnd || !drawLog.shown) panel.scrollTop = panel.scrollHeight;
@@ -709,11 +711,12 @@ function drawLog(row) {
 
 let drawnDetail;
 function drawTexts() {
-  if (drawnDetail === view.detail) return;
+  if (view.detail && drawnDetail === view.detail) return;
   drawnDetail = view.detail;
   const { manifest, configs, notes = [] } = view.detail || {};
-  $("manifest").textContent = manifest ? yaml(manifest) : "…";
-  $("configs").textContent = configs ? yaml(configs) : "…";
+  const none = known.pods.has(view.uid) ? "…" : "It is not known any more.";
+  put($("manifest"), manifest ? yaml(manifest) : none);
+  put($("configs"), configs ? yaml(configs) : none);
   $("notes").replaceChildren(...notes.map((note) => el("li", {}, note)));
 }
 
