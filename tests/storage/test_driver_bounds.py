@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 import pytest
 import trio
 from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from tests.slowness import within_cpu
@@ -27,6 +28,7 @@ from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins, newest_version
 from trio_kubelet.storage.doors import NodeInfo, StorageObjectsDoor
 from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.metrics import CSIMetrics
 from trio_kubelet.storage.proto import csi_pb2 as csi
 
 M = TypeVar("M", bound=Message)
@@ -207,3 +209,16 @@ async def test_nothing_is_told_of_a_driver_that_went_while_it_was_asked(autojump
         await trio.sleep(200)
         assert told.drivers == []
         nursery.cancel_scope.cancel()
+
+
+def test_names_without_end_are_few_series() -> None:
+    """A driver that registers under one name after the other is asked about the node each time."""
+    registry = CollectorRegistry()
+    called = CSIMetrics(registry).called
+    for name in ("x" * 50_000, *(f"{number}.example.com" for number in range(1000))):
+        called(name, "/csi.v1.Node/NodeGetInfo", Code.OK, 0.1, False)
+    called("0.example.com", "/csi.v1.Node/NodeGetInfo", Code.OK, 0.1, False)
+    samples = [each for family in registry.collect() for each in family.samples]
+    calls = {each.labels["driver_name"]: each.value for each in samples if each.name.endswith("_count")}
+    assert len(calls) == 201
+    assert (calls["0.example.com"], calls["other"]) == (2, 801)

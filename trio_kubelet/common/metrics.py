@@ -23,6 +23,22 @@ ALPHA, BETA, INTERNAL = "ALPHA", "BETA", "INTERNAL"
 _OWN = "trio_kubelet_"  # what only this agent has: nothing is promised
 
 
+class LabelValues:
+    """Values of a label that others choose: each is a series for ever, so what is too long for one, or comes
+    after so many, counts as `other`.
+    """
+
+    def __init__(self, *, most: int, longest: int) -> None:
+        self._most, self._longest = most, longest
+        self._known = set[str]()
+
+    def counted(self, value: str) -> str:
+        """The value it counts under."""
+        if len(value) <= self._longest and len(self._known) < self._most:
+            self._known.add(value)
+        return value if value in self._known else "other"
+
+
 class PlainCounter(Gauge):
     """A counter whose name does not end in `_total`, as some of the kubelet's do not.
 

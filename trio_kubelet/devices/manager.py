@@ -22,6 +22,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.metrics import LabelValues
 from trio_kubelet.common.state_file import StateFile
 from trio_kubelet.devices.assignments import Assignment, Assignments, Key
 from trio_kubelet.devices.checkpoint import (
@@ -57,8 +58,6 @@ EXPIRY_PERIOD: Final = 20.0
 """Seconds between looks for resources whose plugin has been away for too long."""
 SOURCES_PERIOD: Final = 0.1
 """Seconds between looks whether all sources have told their pods."""
-_MOST_COUNTED: Final = 1000  # resources of which registrations are counted by name
-_LONGEST_COUNTED: Final = 512  # characters of such a name
 WAITING: Final = "WaitingForDevicePlugin"
 
 
@@ -104,7 +103,7 @@ class DeviceManager:
         self._claims = claims
         self._recorder = recorder
         self._metrics = DeviceMetrics(registry)
-        self._counted = set[str]()  # resources of which registrations are counted
+        self._counted = LabelValues(most=1000, longest=512)  # resources of which registrations are counted
         self._numa_nodes = tuple(numa_nodes)
         self._counts_changed = counts_changed
         self._health_changed = health_changed
@@ -140,14 +139,8 @@ class DeviceManager:
                 self.inventory.expire()
 
     def count_registration(self, name: str) -> None:
-        """A plugin has called to register for the resource, whatever becomes of it. Each name is a series for
-        ever: what is too long for one, or comes after so many, is counted as `other`.
-        """
-        if len(name) <= _LONGEST_COUNTED and len(self._counted) < _MOST_COUNTED:
-            self._counted.add(name)
-        elif name not in self._counted:
-            name = "other"
-        self._metrics.registrations.labels(name).inc()
+        """A plugin has called to register for the resource, whatever becomes of it."""
+        self._metrics.registrations.labels(self._counted.counted(name)).inc()
 
     # What others ask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.metrics import LabelValues, MetricMaker
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.volumes.metrics import BUCKETS
 
@@ -19,10 +19,12 @@ class CSIMetrics:
             ["driver_name", "method_name", "grpc_status_code", "migrated"],
             buckets=BUCKETS,
         )
+        self._drivers = LabelValues(most=200, longest=128)  # a name is in some twenty lines
 
     def called(self, driver: str, method: str, code: Code, seconds: float, migrated: bool) -> None:
         """A call has ended."""
-        self._seconds.labels(driver, method, code.go_name, str(migrated).lower()).observe(seconds)
+        name = self._drivers.counted(driver)
+        self._seconds.labels(name, method, code.go_name, str(migrated).lower()).observe(seconds)
 
 
 class ReadBackMetrics:
