@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import tracemalloc
 from functools import partial
 from pathlib import Path
 
@@ -84,3 +85,34 @@ async def test_one_connection_is_for_calls_and_looks(tmp_path: Path, monkeypatch
             assert driver.diary == [("prepare", ())]
             assert entrance.came == 1
             nursery.cancel_scope.cancel()
+
+
+async def test_names_without_end_take_no_memory(tmp_path: Path) -> None:
+    """Nothing is kept of a driver that has gone, whatever it called itself."""
+    endpoint = str(tmp_path / "nobody.sock")
+    with trio.fail_after(PATIENT):
+        async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+            known = DraDrivers(
+                loop=loop,
+                metrics=DraMetrics(CollectorRegistry(), dict),
+                objects=None,
+                health_changed=lambda name, keys: None,
+            )
+            nursery.start_soon(known.run)
+            await wait_all_tasks_blocked()
+            tracemalloc.start()
+            try:
+                for number in range(100):
+                    name = f"{number}.example.com-" + "x" * 100_000
+                    plugin = PluginInfo(
+                        type="DRAPlugin", name=name, endpoint=endpoint, versions=("v1.DRAPlugin",)
+                    )
+                    await known.register(plugin)
+                    await wait_all_tasks_blocked()
+                    await known.deregister(plugin)
+                    await wait_all_tasks_blocked()
+                kept, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            nursery.cancel_scope.cancel()
+    assert kept < 5_000_000

@@ -150,6 +150,7 @@ class DraDrivers:
                 self._sessions[name].remove(session)
                 if not self._sessions[name]:
                     del self._sessions[name]
+                    self._health.pop(name, None)  # it says nothing any more
                 self._settle(name)
 
     async def _look(self, name: str, session: _Session, channel: Channel) -> None:
