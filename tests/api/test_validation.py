@@ -349,6 +349,111 @@ def test_a_refused_pod_is_told_in_the_words_of_kubernetes(spec: dict[str, Any], 
     assert str(caught.value) == f"invalid pod: [{' '.join(told)}]"
 
 
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        (
+            {
+                "containers": [
+                    {
+                        **CONTAINERS[0],
+                        "livenessProbe": {"exec": {}, "tcpSocket": {"port": 80}},
+                        "lifecycle": {"preStop": {"httpGet": {"port": 0}, "sleep": {"seconds": 1}}},
+                    }
+                ]
+            },
+            [
+                "spec.containers[0].lifecycle.preStop.httpGet.port",
+                "spec.containers[0].lifecycle.preStop.sleep",
+                "spec.containers[0].livenessProbe.exec.command",
+                "spec.containers[0].livenessProbe.tcpSocket",
+            ],
+        ),
+        (
+            {
+                "securityContext": {
+                    "seLinuxChangePolicy": "x",
+                    "supplementalGroupsPolicy": "x",
+                    "seccompProfile": {"type": "x"},
+                    "fsGroupChangePolicy": "x",
+                }
+            },
+            [
+                f"spec.securityContext.{field}"
+                for field in (
+                    "fsGroupChangePolicy",
+                    "seccompProfile.type",
+                    "supplementalGroupsPolicy",
+                    "seLinuxChangePolicy",
+                )
+            ],
+        ),
+        (
+            {
+                "os": {"name": "x"},
+                "schedulingGroup": {"podGroupName": "X"},
+                "overhead": {"x": "1"},
+                "preemptionPolicy": "x",
+                "runtimeClassName": "X",
+                "priorityClassName": "X",
+                "hostAliases": [{"ip": "x"}],
+                "tolerations": [{"key": "a", "effect": "x"}],
+                "subdomain": "X",
+                "hostname": "X",
+                "activeDeadlineSeconds": 0,
+                "nodeName": "X",
+                "serviceAccountName": "X",
+                "hostnameOverride": "X",
+                "securityContext": {"windowsOptions": {"hostProcess": True}},
+            },
+            [
+                f"spec.{field}"
+                for field in (
+                    "hostNetwork",
+                    "hostnameOverride",
+                    "serviceAccountName",
+                    "activeDeadlineSeconds",
+                    "hostname",
+                    "subdomain",
+                    "tolerations[0].effect",
+                    "hostAliases[0].ip",
+                    "priorityClassName",
+                    "runtimeClassName",
+                    "preemptionPolicy",
+                    "overhead.limits[x]",
+                    "overhead.limits[x]",
+                    "os",
+                    "schedulingGroup.podGroupName",
+                )
+            ],
+        ),
+        (
+            {
+                "ephemeralContainers": [
+                    {
+                        "name": "c",
+                        "image": " b",
+                        "lifecycle": {},
+                        "startupProbe": {"exec": {}},
+                        "resizePolicy": [],
+                        "resources": {"limits": {"cpu": "1"}},
+                    }
+                ]
+            },
+            [
+                *(
+                    f"spec.ephemeralContainers[0].{field}"
+                    for field in ("image", "name", "resources", "resizePolicy", "startupProbe", "lifecycle")
+                ),
+                "spec.ephemeralContainers",
+            ],
+        ),
+    ],
+)
+def test_errors_come_in_the_order_of_kubernetes(spec: dict[str, Any], fields: list[str]) -> None:
+    assert refused(spec) == fields
+
+
 def test_the_domain_of_a_key_is_measured_in_bytes_and_so_told() -> None:
     key = f"{'a' * 254}/b"
     with pytest.raises(ManifestError) as caught:

@@ -96,24 +96,24 @@ def validate_ephemeral_containers(pod: Surroundings, problems: Problems) -> None
     for index, container in enumerate(pod.spec.ephemeral_containers or ()):
         where = f"{here}[{index}]"
         _common(container, pod, where, problems)
+        if container.image != container.image.strip():
+            problems.invalid(f"{where}.image", container.image, PADDED)
         if container.name in names:
             problems.duplicate(f"{where}.name", container.name)
         names.add(container.name)
-        if container.image != container.image.strip():
-            problems.invalid(f"{where}.image", container.image, PADDED)
         target = container.target_container_name
         if target and target not in targets:
             problems.missing(f"{where}.targetContainerName", target)
         for value, field in (
             (container.ports, "ports"),
-            (container.lifecycle, "lifecycle"),
-            (container.liveness_probe, "livenessProbe"),
-            (container.readiness_probe, "readinessProbe"),
-            (container.startup_probe, "startupProbe"),
+            (None if container.resources == v1.ResourceRequirements() else True, "resources"),
             (container.resize_policy, "resizePolicy"),
             (container.restart_policy, "restartPolicy"),
             (container.restart_policy_rules, "restartPolicyRules"),
-            (None if container.resources == v1.ResourceRequirements() else True, "resources"),
+            (container.liveness_probe, "livenessProbe"),
+            (container.readiness_probe, "readinessProbe"),
+            (container.startup_probe, "startupProbe"),
+            (container.lifecycle, "lifecycle"),
         ):
             if value is not None:
                 problems.forbidden(f"{where}.{field}", _NOT_EPHEMERAL)

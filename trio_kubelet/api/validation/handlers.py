@@ -96,8 +96,6 @@ def _handler(
         )
         if action is not None
     ]
-    for name in given[1:]:
-        problems.forbidden(f"{here}.{name}", "may not specify more than 1 handler type")
     if not given:
         problems.required(here, "must specify a handler type")
     elif given[0] == "exec" and handler.exec is not None and not handler.exec.command:
@@ -113,6 +111,8 @@ def _handler(
         if not 0 <= sleep.seconds <= limit:
             why = f"must be non-negative and less than terminationGracePeriodSeconds ({limit})"
             problems.invalid(f"{here}.sleep", sleep.seconds, why)
+    for name in given[1:]:
+        problems.forbidden(f"{here}.{name}", "may not specify more than 1 handler type")
 
 
 def _http(action: v1.HTTPGetAction, here: str, problems: Problems) -> None:

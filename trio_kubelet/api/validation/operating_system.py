@@ -35,7 +35,6 @@ _CONTAINER_ONLY_LINUX: Final = {
 
 
 def validate_operating_system(spec: v1.PodSpec, problems: Problems) -> None:
-    _host_processes(spec, problems)
     if spec.os is None:
         return
     if spec.os.name == "linux":
@@ -81,7 +80,7 @@ def _windows(spec: v1.PodSpec, problems: Problems) -> None:
                 problems.forbidden(f"{where}.securityContext.{field}", why)
 
 
-def _host_processes(spec: v1.PodSpec, problems: Problems) -> None:
+def validate_host_processes(spec: v1.PodSpec, problems: Problems) -> None:
     pod_wide = _host_process(spec.security_context)
     host_processes = others = 0
     for container, where in containers_with_path(spec):

@@ -31,7 +31,7 @@ from trio_kubelet.api.validation.metadata import (
     validate_metadata,
     validate_pod_annotations,
 )
-from trio_kubelet.api.validation.operating_system import validate_operating_system
+from trio_kubelet.api.validation.operating_system import validate_host_processes, validate_operating_system
 from trio_kubelet.api.validation.problems import Problems
 from trio_kubelet.api.validation.resources import validate_overhead, validate_pod_resources
 from trio_kubelet.api.validation.scheduling import (
@@ -56,7 +56,7 @@ def validate_pod(pod: v1.Pod, rules: PodRules = DEFAULT_RULES) -> list[FieldErro
     """Everything that is wrong with a defaulted pod that is to be created on a node.
 
     Kubernetes' rules for creating a pod (feature gates at their defaults, but for those of `rules`), fields
-    named as there.
+    named and errors in order as there.
     """
     problems = Problems()
     validate_metadata(pod.metadata, problems)
@@ -93,49 +93,61 @@ def _spec(pod: v1.Pod, rules: PodRules, problems: Problems) -> None:
     _scheduling_gates(spec.scheduling_gates or [], problems)
     spread = spec.topology_spread_constraints or []
     validate_topology_spread(spread, "spec.topologySpreadConstraints", rules, problems)
+    validate_host_processes(spec, problems)
     _user_namespace(spec, rules, problems)
+    _hostname_override(spec, "spec.hostnameOverride", problems)
     _names(spec, problems)
     validate_tolerations(spec.tolerations or [], "spec.tolerations", rules, problems)
     _host_aliases(spec, rules, problems)
+    _classes(spec, problems)
     if spec.overhead is not None:
         validate_overhead(spec.overhead, "spec.overhead", problems)
     validate_operating_system(spec, problems)
-    _between_parts(spec, problems)
-
-
-def _names(spec: v1.PodSpec, problems: Problems) -> None:
-    """Single words of the spec."""
-    for value, field, check in (
-        (spec.service_account_name, "serviceAccountName", dns_subdomain),
-        (spec.node_name, "nodeName", dns_subdomain),
-        (spec.hostname, "hostname", dns_label),
-        (spec.subdomain, "subdomain", dns_label),
-        (spec.priority_class_name, "priorityClassName", dns_subdomain),
-    ):
-        if value:
-            problems.check(f"spec.{field}", value, check)
-    if spec.runtime_class_name is not None:
-        problems.check("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
-    if spec.preemption_policy is not None:
-        problems.one_of("spec.preemptionPolicy", spec.preemption_policy, _PREEMPTION_POLICIES)
-    deadline = spec.active_deadline_seconds
-    if deadline is not None and not 1 <= deadline <= _MAX_INT32:
-        problems.invalid("spec.activeDeadlineSeconds", deadline, between(1, _MAX_INT32))
     if spec.scheduling_group is not None:
         here, group = "spec.schedulingGroup.podGroupName", spec.scheduling_group.pod_group_name
         if group is None:
             problems.invalid(here, None, "must specify one of: `podGroupName`")
         else:
             problems.check(here, group, dns_subdomain)
-    override, here = spec.hostname_override, "spec.hostnameOverride"
-    if override is not None:
-        if spec.set_hostname_as_fqdn:
-            problems.forbidden(here, "may not be specified when setHostnameAsFQDN is true")
-        if spec.host_network:
-            problems.forbidden(here, "may not be specified when hostNetwork is true")
-        if len(override.encode()) > _LONGEST_HOSTNAME:
-            problems.too_long(here, _LONGEST_HOSTNAME)
-        problems.check(here, override, dns_subdomain)
+    _between_parts(spec, problems)
+
+
+def _hostname_override(spec: v1.PodSpec, here: str, problems: Problems) -> None:
+    override = spec.hostname_override
+    if override is None:
+        return
+    if spec.set_hostname_as_fqdn:
+        problems.forbidden(here, "may not be specified when setHostnameAsFQDN is true")
+    if spec.host_network:
+        problems.forbidden(here, "may not be specified when hostNetwork is true")
+    if len(override.encode()) > _LONGEST_HOSTNAME:
+        problems.too_long(here, _LONGEST_HOSTNAME)
+    problems.check(here, override, dns_subdomain)
+
+
+def _names(spec: v1.PodSpec, problems: Problems) -> None:
+    """Whose the pod is, where it runs and for how long, and its name in the network."""
+    if spec.service_account_name:
+        problems.check("spec.serviceAccountName", spec.service_account_name, dns_subdomain)
+    if spec.node_name:
+        problems.check("spec.nodeName", spec.node_name, dns_subdomain)
+    deadline = spec.active_deadline_seconds
+    if deadline is not None and not 1 <= deadline <= _MAX_INT32:
+        problems.invalid("spec.activeDeadlineSeconds", deadline, between(1, _MAX_INT32))
+    if spec.hostname:
+        problems.check("spec.hostname", spec.hostname, dns_label)
+    if spec.subdomain:
+        problems.check("spec.subdomain", spec.subdomain, dns_label)
+
+
+def _classes(spec: v1.PodSpec, problems: Problems) -> None:
+    """Its priority and its runtime."""
+    if spec.priority_class_name:
+        problems.check("spec.priorityClassName", spec.priority_class_name, dns_subdomain)
+    if spec.runtime_class_name is not None:
+        problems.check("spec.runtimeClassName", spec.runtime_class_name, dns_subdomain)
+    if spec.preemption_policy is not None:
+        problems.one_of("spec.preemptionPolicy", spec.preemption_policy, _PREEMPTION_POLICIES)
 
 
 def _resource_claims(pod: v1.Pod, problems: Problems) -> None:

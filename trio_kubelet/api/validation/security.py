@@ -20,6 +20,7 @@ from trio_kubelet.api.validation.metadata import (
 from trio_kubelet.api.validation.problems import Problems
 
 _PROFILE_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")
+_GROUP_CHANGES: Final = ("Always", "OnRootMismatch")
 _LONGEST_PROFILE: Final = 4095
 _LONGEST_CREDENTIAL_SPEC: Final = 64 * 1024
 _LONGEST_USER: Final = 104
@@ -50,17 +51,19 @@ def validate_pod_security(spec: v1.PodSpec, problems: Problems, *, mount_option:
         why = "ShareProcessNamespace and HostPID cannot both be enabled"
         problems.invalid(f"{here}.shareProcessNamespace", True, why)
     _sysctls(spec, context.sysctls or [], f"{here}.sysctls", problems)
+    change = context.fs_group_change_policy
+    if change is not None and change not in _GROUP_CHANGES:
+        problems.unsupported(f"{here}.fsGroupChangePolicy", change, _GROUP_CHANGES)
+    _seccomp(context.seccomp_profile, f"{here}.seccompProfile", problems)
+    _windows_options(context.windows_options, f"{here}.windowsOptions", problems)
+    _apparmor(context.app_armor_profile, f"{here}.appArmorProfile", problems)
     labelled = ("MountOption", "Recursive") if mount_option else ("Recursive",)
     for word, field, supported in (
-        (context.fs_group_change_policy, "fsGroupChangePolicy", ("Always", "OnRootMismatch")),
         (context.supplemental_groups_policy, "supplementalGroupsPolicy", ("Merge", "Strict")),
         (context.se_linux_change_policy, "seLinuxChangePolicy", labelled),
     ):
         if word is not None and word not in supported:
             problems.unsupported(f"{here}.{field}", word, supported)
-    _seccomp(context.seccomp_profile, f"{here}.seccompProfile", problems)
-    _windows_options(context.windows_options, f"{here}.windowsOptions", problems)
-    _apparmor(context.app_armor_profile, f"{here}.appArmorProfile", problems)
 
 
 def validate_container_security(
