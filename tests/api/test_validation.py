@@ -454,6 +454,25 @@ def test_errors_come_in_the_order_of_kubernetes(spec: dict[str, Any], fields: li
     assert refused(spec) == fields
 
 
+def test_errors_of_metadata_come_in_the_order_of_kubernetes() -> None:
+    metadata = {"managedFields": [{"operation": "x"}], "finalizers": ["x", "<y>"]}
+    assert refused({}, **metadata) == [
+        "metadata.finalizers",
+        "metadata.managedFields[0].operation",
+        "metadata.finalizers[0]",
+        "metadata.finalizers[1]",
+    ]
+    template = {
+        "metadata": {"finalizers": ["x"], "uid": "u", "resourceVersion": "1", "selfLink": "/x", "name": "n"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    volumes = [{"name": "v", "ephemeral": {"volumeClaimTemplate": template}}]
+    assert refused({"volumes": volumes}) == [
+        f"spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.{field}"
+        for field in ("name", "selfLink", "uID", "resourceVersion", "finalizers")
+    ]
+
+
 def test_the_domain_of_a_key_is_measured_in_bytes_and_so_told() -> None:
     key = f"{'a' * 254}/b"
     with pytest.raises(ManifestError) as caught:

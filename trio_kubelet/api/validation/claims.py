@@ -13,7 +13,20 @@ from trio_kubelet.api.validation.scheduling import validate_label_selector
 
 _ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 _VOLUME_MODES: Final = ("Block", "Filesystem")
-_TEMPLATE_METADATA: Final = ("annotations", "labels")
+_NOT_IN_TEMPLATES: Final = {
+    "name": "name",
+    "generate_name": "generateName",
+    "namespace": "namespace",
+    "self_link": "selfLink",
+    "uid": "uID",  # as the API's own errors spell it
+    "resource_version": "resourceVersion",
+    "generation": "generation",
+    "creation_timestamp": "creationTimestamp",
+    "deletion_timestamp": "deletionTimestamp",
+    "deletion_grace_period_seconds": "deletionGracePeriodSeconds",
+    "owner_references": "ownerReferences",
+    "finalizers": "finalizers",
+}
 
 
 def validate_claim_template(
@@ -23,10 +36,8 @@ def validate_claim_template(
     validate_annotations(metadata.annotations, f"{here}.metadata.annotations", problems)
     validate_labels(metadata.labels, f"{here}.metadata.labels", problems)
     empty = v1.ObjectMeta()
-    for name in metadata.__struct_fields__:
-        if name not in _TEMPLATE_METADATA and getattr(metadata, name) != getattr(empty, name):
-            words = name.split("_")
-            field = "uID" if name == "uid" else words[0] + "".join(map(str.title, words[1:]))
+    for name, field in _NOT_IN_TEMPLATES.items():
+        if getattr(metadata, name) != getattr(empty, name):
             problems.forbidden(f"{here}.metadata.{field}", "cannot be set")
     _claim(template.spec, f"{here}.spec", problems)
 

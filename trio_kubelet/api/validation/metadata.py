@@ -53,6 +53,10 @@ def validate_metadata(metadata: v1.ObjectMeta, problems: Problems) -> None:
     if isinstance(metadata, ManifestMetadata):
         for index, entry in enumerate(metadata.managed_fields or ()):
             _managed(entry, f"{here}.managedFields[{index}]", problems)
+    for index, finalizer in enumerate(metadata.finalizers or ()):
+        if "/" not in finalizer and finalizer not in _FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            problems.invalid(f"{here}.finalizers[{index}]", finalizer, why)
 
 
 def validate_labels(labels: Mapping[str, str] | None, here: str, problems: Problems) -> None:
@@ -97,10 +101,6 @@ def _finalizers(finalizers: list[str], here: str, problems: Problems) -> None:
     if {"orphan", "foregroundDeletion"} <= set(finalizers):
         why = "finalizer orphan and foregroundDeletion cannot be both set"
         problems.invalid(here, finalizers, why)
-    for index, finalizer in enumerate(finalizers):
-        if "/" not in finalizer and finalizer not in _FINALIZERS:
-            why = "name is neither a standard finalizer name nor is it fully qualified"
-            problems.invalid(f"{here}[{index}]", finalizer, why)
 
 
 def _managed(entry: v1.ManagedFieldsEntry, here: str, problems: Problems) -> None:
