@@ -175,12 +175,17 @@ async def spdy_command(port: int, path: str, *streams: str, tls: bool = False) -
 
 
 async def ask(
-    port: int, method: str, path: str, headers: Sequence[tuple[str, str]] = (), tls: bool = False
+    port: int,
+    method: str,
+    path: str,
+    headers: Sequence[tuple[str, str]] = (),
+    tls: bool = False,
+    version: str = "1.1",
 ) -> tuple[int, dict[str, str], bytes]:
     """A plain request on a connection of its own: status, headers, body as it came (not unchunked)."""
     stream = await connect(port, tls)
     async with stream:
-        lines = [f"{method} {path} HTTP/1.1", "Host: node", "Connection: close"]
+        lines = [f"{method} {path} HTTP/{version}", "Host: node", "Connection: close"]
         if headers:
             lines = lines[:2] + [f"{name}: {value}" for name, value in headers]
         await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())

@@ -254,9 +254,13 @@ CREATING = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="ContainerC
 
 
 async def logs(
-    target: str, log_path: str = "", state: v1.ContainerState = RUNNING, split_streams: bool = True
+    target: str,
+    log_path: str = "",
+    state: v1.ContainerState = RUNNING,
+    split_streams: bool = True,
+    version: str = "1.1",
 ) -> tuple[int, bytes]:
-    """The answer to `/containerLogs` + target, unchunked."""
+    """The answer to `/containerLogs` + target, unchunked where its client knows chunks."""
     seen = ContainerStatus(id="c1", name="main", state=ContainerState.EXITED, log_path=log_path)
     handler = ContainerLogs(
         pods=OnePod(pod()),
@@ -275,9 +279,10 @@ async def logs(
         await nursery.start(serve, listeners, router)
         with trio.fail_after(60):
             port = listeners[0].socket.getsockname()[1]
-            status, headers, body = await ask(port, "GET", f"/containerLogs{target}")
+            status, headers, body = await ask(port, "GET", f"/containerLogs{target}", version=version)
         nursery.cancel_scope.cancel()
-    return status, unchunked(body) if headers.get("transfer-encoding") == "chunked" else body
+    chunked = version != "1.0" and headers.get("transfer-encoding") == "chunked"
+    return status, unchunked(body) if chunked else body
 
 
 async def test_a_log(tmp_path: Any) -> None:
@@ -287,6 +292,15 @@ async def test_a_log(tmp_path: Any) -> None:
     # Its container has ended, so there is nothing to wait for.
     assert await logs("/n/p/main?follow=true", str(path)) == (200, b"hello\n")
     assert await logs("/n/p/main?stream=Stderr", str(path)) == (200, b"")
+
+
+async def test_a_client_of_http_1_0_reads_no_chunks(tmp_path: Any) -> None:
+    """It took the lengths of chunks for lines of the log."""
+    path = tmp_path / "0.log"
+    path.write_bytes(LINE)
+    assert await logs("/n/p/main", str(path), version="1.0") == (200, b"hello\n")
+    words = b"unable to retrieve container logs for containerd://c1"
+    assert await logs("/n/p/main", version="1.0") == (200, words)
 
 
 @pytest.mark.parametrize("query", ["", "?follow=true", "?stream=Stderr", "?tailLines=1"])

@@ -75,6 +75,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     peer: str = ""
     peer_certificate: bytes | None = None  # DER, verified
     params: dict[str, str] = {}
+    http_version: str = "1.1"
 
     def header(self, name: str) -> str | None:
         """The first header of that (lower-case) name."""
@@ -416,6 +417,7 @@ class _Connection:
             body=body,
             peer=self._peer,
             peer_certificate=_certificate_of(self._stream),
+            http_version=head.http_version.decode("ascii"),
         )
 
     async def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:

@@ -145,6 +145,7 @@ class ContainerLogs:
             uid=pod.metadata.uid,
             full_id=full_id,
             options=options,
+            chunked=request.http_version != "1.0",
         )
         if options.stream == "Stderr":  # the kubelet begins the answer by writing to stdout
             try:
@@ -164,7 +165,7 @@ def _no_log(error: Exception) -> Response:
 
 
 class _Reading:
-    """One client reading one log."""
+    """One client reading one log; one of HTTP/1.0 knows no chunks, but the end of the connection."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class _Reading:
         uid: str,
         full_id: str,
         options: PodLogOptions,
+        chunked: bool,
     ) -> None:
         self._statuses, self._runtime, self._watch, self._clock = observed, runtime, watch, clock
         self._write_seconds = write_seconds
@@ -184,6 +186,7 @@ class _Reading:
         self._full_id = full_id
         self._id = full_id.rpartition("//")[2]
         self._options = options
+        self._chunked = chunked
         self._file: LogFile | None = None
         self._asked = float("-inf")  # when the runtime was last asked
 
@@ -216,25 +219,29 @@ class _Reading:
                 self._file.close()
 
     async def _answer(self, stream: trio.abc.Stream) -> None:
+        coding = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
         head = (
             "HTTP/1.1 200 OK\r\nConnection: close\r\n"
             f"Date: {formatdate(self._clock.now_ns() / NANOSECONDS, usegmt=True)}\r\n"
-            "Transfer-Encoding: chunked\r\n\r\n"
+            f"{coding}\r\n"
         )
         await self._write(stream, head.encode())
         try:
             async with aclosing(self._pieces(await self.open())) as pieces:
                 async for piece in pieces:
-                    await self._write(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
+                    await self._write_piece(stream, piece)
         except (LogError, WorkHangs) as exc:
-            said = str(exc).encode()
-            await self._write(stream, b"%x\r\n%b\r\n" % (len(said), said))
-        await self._write(stream, b"0\r\n\r\n")
+            await self._write_piece(stream, str(exc).encode())
+        if self._chunked:
+            await self._write(stream, b"0\r\n\r\n")
 
     def _pieces(self, file: LogFile) -> AsyncGenerator[bytes, None]:
         if self._options.follow:
             return follow_log(file, self._uid, self._watch, self._is_running)
         return read_log(file, self._uid)
+
+    async def _write_piece(self, stream: trio.abc.Stream, piece: bytes) -> None:
+        await self._write(stream, b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
 
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
         with trio.fail_after(self._write_seconds or float("inf")):
