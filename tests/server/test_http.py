@@ -115,9 +115,11 @@ async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio
         # Whatever follows: the head would be kept until a body has come.
         (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 9\r\n" + b"a:\r\n" * 127 + b"\r\n", b"431"),
         (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100000, b"413"),
+        (b"CONNECT / HTTP/1.1\r\nHost: n\r\n\r\n", b"405"),
+        (b"CONNECT host:443 HTTP/1.1\r\nHost: n\r\n\r\n", b"405"),
     ],
 )
-async def test_what_is_malformed_or_too_large_is_refused(
+async def test_what_is_malformed_too_large_or_for_a_proxy_is_refused(
     autojump_clock: trio.testing.MockClock, sent: bytes, status: bytes
 ) -> None:
     answer = await talk(echo, [sent], ServerLimits(body_bytes=1000))

@@ -387,6 +387,8 @@ class _Connection:
             return None
         if len(head.headers) > self._limits.headers:  # before a body, for which they would be kept
             return _BadRequest(431, "too many headers")
+        if head.method == b"CONNECT":  # for h11 a tunnel begins where that is answered as other methods are
+            return _BadRequest(405, "this is no proxy")
         body = bytearray()
         with trio.fail_after(self._limits.body_seconds):
             while True:
