@@ -95,6 +95,20 @@ async def test_an_iterated_body_is_sent_in_chunks(autojump_clock: trio.testing.M
     assert body == b"onetwo"
 
 
+async def test_what_was_not_modified_keeps_its_length(autojump_clock: trio.testing.MockClock) -> None:
+    """A cache would take another one for that of what it holds. The connection serves on."""
+
+    async def handler(request: Request) -> Response | Hijack:
+        return Response(status=304) if request.path == "/old" else text(200, "new")
+
+    first = b"GET /old HTTP/1.1\r\nHost: n\r\n\r\n"
+    second = b"GET / HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
+    head, _, following = (await talk(handler, [first + second])).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 304")
+    assert b"content-length" not in head.lower()
+    assert following.endswith(b"\r\n\r\nnew")
+
+
 async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio.testing.MockClock) -> None:
     async def take(stream: trio.abc.Stream, already: bytes) -> None:
         await stream.send_all(b"got:" + already + await stream.receive_some())

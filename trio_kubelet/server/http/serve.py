@@ -440,7 +440,8 @@ class _Connection:
         headers = [("Date", formatdate(usegmt=True)), *response.headers]
         if self._place.retired:
             headers.append(("Connection", "close"))
-        if isinstance(response.body, bytes):
+        # What was not modified has the length that the client knows, and no other.
+        if isinstance(response.body, bytes) and response.status != HTTPStatus.NOT_MODIFIED:
             headers.append(("Content-Length", str(len(response.body))))
         reason = REASONS.get(response.status, "").encode()
         status = h11.Response(status_code=response.status, headers=headers, reason=reason)
