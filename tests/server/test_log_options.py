@@ -28,6 +28,7 @@ def read(query: str) -> PodLogOptions:
         ("tail=5&tailLines=9", PodLogOptions(tail_lines=5)),
         ("tail=all&tailLines=9", PodLogOptions()),
         ("sinceSeconds=3&sinceSeconds=x", PodLogOptions(since_seconds=3)),
+        ("sinceSeconds=1&tailLines=0", PodLogOptions(since_seconds=1, tail_lines=0)),
         ("sinceTime=1970-01-01T00:00:02.5Z", PodLogOptions(since_time_ns=5 * SECOND // 2)),
         ("stream=Stderr", PodLogOptions(stream="Stderr")),
     ],
@@ -41,6 +42,7 @@ def test_queries(query: str, wanted: PodLogOptions) -> None:
     [
         ("tailLines=many", UNDECODABLE),
         ("tailLines=", UNDECODABLE),
+        ("tailLines=1_0", UNDECODABLE),
         ("limitBytes=9223372036854775808", UNDECODABLE),
         ("sinceTime=yesterday", UNDECODABLE),
         ("tailLines=-1", SENSELESS),
@@ -65,6 +67,7 @@ def test_what_options_mean_for_lines() -> None:
     assert read("").line_options(now).since_ns is None
     assert read("tailLines=3").line_options(now).lines == 3
     assert read("tailLines=3&follow=1").line_options(now).lines == -1
+    assert [read(query).line_options(now).limit_bytes for query in ("", "limitBytes=7")] == [-1, 7]
     only = read("stream=Stdout").line_options(now)
     assert (only.stdout, only.stderr) == (True, False)
 
