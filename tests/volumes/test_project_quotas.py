@@ -179,6 +179,19 @@ def test_a_real_filesystem_counts(counting: Path, tmp_path: Path, etc: Path) -> 
     assert sub == counted(str(one)), "what is below belongs to the same project"
 
 
+async def test_a_pod_ends_where_numbers_cannot_be_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project_quotas, "ETC", str(tmp_path / "read-only"))
+    node = NodeContext(node_name="n", root_dir=str(tmp_path), features=Features(quota_monitoring=True))
+    manager = VolumeManager(lambda: node)
+    await manager.set_up(a_pod(False))
+    path = tmp_path / "pods/u1/volumes/kubernetes.io~empty-dir/data"
+    assert path.is_dir()
+    await manager.tear_down("u1")
+    assert not path.exists()
+
+
 @pytest.mark.node
 async def test_the_volume_of_a_pod_is_counted_and_forgotten(counting: Path, etc: Path) -> None:
     node = NodeContext(node_name="n", root_dir=str(counting), features=Features(quota_monitoring=True))

@@ -84,9 +84,14 @@ def counted(path: str) -> Counted | None:
 
 
 def forget_below(path: str) -> None:
-    """Directories below have no projects any more. Raises OSError."""
-    with _Register() as register:
-        register.forget_below(path)
+    """Directories below have no projects any more. Where that cannot be written down, their numbers stay
+    taken, which is no reason for a pod not to end (kubelet: `teardownDefault`).
+    """
+    try:
+        with _Register() as register:
+            register.forget_below(path)
+    except OSError as error:
+        log.warning("Numbers of project quotas cannot be given back", path=path, err=error)
 
 
 @contextmanager
