@@ -63,7 +63,7 @@ def test_a_file_becomes_a_directory_and_a_directory_a_file(tmp_path: Path) -> No
         {"a__b__c": b"3", "sub__b": b"3"},
         {"a": b"4", "sub__b__c": b"4"},
     ):
-        assert write(tmp_path, **files)
+        assert write(tmp_path, lambda: None, **files)
         for name, data in files.items():
             assert (tmp_path / name.replace("__", "/")).read_bytes() == data
         assert entries(tmp_path) == {"a", "sub", "..data", os.readlink(tmp_path / "..data")}
