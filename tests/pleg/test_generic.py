@@ -12,6 +12,7 @@ import trio.testing
 from tests.pleg.world import World
 from tests.shapes import SHAPES
 from trio_kubelet.common import log as logging
+from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType, PodParts, PodStatus
 from trio_kubelet.pleg.cache import InspectionFailed
@@ -269,6 +270,18 @@ async def test_health_before_the_first_relist(autojump_clock: Clock) -> None:
         assert world.pleg.healthy() == "pleg has yet to be successful"
 
 
+async def test_a_relist_that_failed_is_made_again_soon_though_they_are_rare(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running():
+        world.pleg.update(RelistDuration(period=300))
+        await trio.sleep(200)
+        world.add_pod("a")
+        world.fault(Fault(Kind.FAIL, "ListPodSandbox"))
+        await trio.sleep(105)
+        world.service.faults.clear()
+        assert await world.events_for(6)
+
+
 async def test_a_pod_is_seen_right_after_its_sync(autojump_clock: Clock) -> None:
     world = World(duration=RelistDuration(period=100))
     async with world.running():
@@ -286,6 +299,7 @@ async def test_a_pod_is_seen_right_after_its_sync(autojump_clock: Clock) -> None
         await trio.sleep(0.001)
         await world.pleg.update_one("a")
         assert await world.cache.get_newer_than("a", acted) == status
+        assert trio.current_time() - acted < 0.01
         assert world.service.calls.get("ContainerStatus") == calls.get("ContainerStatus")
 
 
@@ -444,8 +458,10 @@ async def test_whatever_a_look_raises_stays_with_its_pod(
 async def test_who_asks_for_a_pod_while_the_runtime_is_away_is_told_as_soon_as_it_is_back(
     autojump_clock: Clock,
 ) -> None:
-    """Not that it was away, after which a worker would leave the pod alone for a while."""
-    world = World()
+    """Not that it was away, after which a worker would leave the pod alone for a while. However long looks
+    have failed, it is not their pause that is waited for.
+    """
+    world = World(limits=LookLimits(retries=Pauses(100.0, 100.0)))
     world.add_pod("a")
     async with world.running() as nursery:
         await world.events_for(1)
