@@ -21,7 +21,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts, node_context, read_machine
 from trio_kubelet.machine.node_reader import boot_time
 from trio_kubelet.machine.system import SystemFacts, read_system
-from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
+from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ip_flag
 from trio_kubelet.node.directories import make_data_dirs
 from trio_kubelet.node.swap import swap_is_on, tmpfs_stays_in_memory
 from trio_kubelet.podinfo.context import NodeContext
@@ -109,7 +109,7 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
             log.info("Invalid clusterDNS IP", IP=text)
     try:
         name = default_node_name(flags.hostname_override)
-        node_ips = parse_node_ips(flags.node_ip)
+        node_ips = parse_node_ip_flag(flags.node_ip)
         return node_context(
             facts,
             config,
@@ -117,7 +117,7 @@ def look_at_node(flags: KubeletFlags, config: KubeletConfiguration, facts: Machi
             node_name=name,
             root_dir=os.path.abspath(flags.root_dir),
             host_ips=find_host_ips(name, node_ips),
-            node_ips=node_ips,
+            node_ips=node_ips.all,
             seccomp_default=flags.seccomp_default,
         )
     except ValueError as exc:

@@ -28,7 +28,7 @@ from trio_kubelet.config.load import ConfigurationError, Settings, load
 from trio_kubelet.config.pflag import CommandLine, Flag, FlagError, parse_command_line
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.machine.facts import node_context, read_machine
-from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ips
+from trio_kubelet.node.addresses import default_node_name, find_host_ips, parse_node_ip_flag
 from trio_kubelet.node.subids import DEFAULT_IDS_PER_POD
 from trio_kubelet.node.userns import namespace_of
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
@@ -209,7 +209,7 @@ def _node(settings: Settings, node_name: str) -> NodeContext:
     root_dir = os.path.abspath(flags.root_dir)
     try:
         name = node_name or default_node_name(flags.hostname_override)
-        node_ips = parse_node_ips(flags.node_ip)
+        node_ips = parse_node_ip_flag(flags.node_ip)
     except ValueError as error:
         raise InspectError(str(error)) from None
     node = node_context(
@@ -219,7 +219,7 @@ def _node(settings: Settings, node_name: str) -> NodeContext:
         node_name=name,
         root_dir=root_dir,
         host_ips=find_host_ips(name, node_ips),
-        node_ips=node_ips,
+        node_ips=node_ips.all,
         seccomp_default=flags.seccomp_default,
     )
     path = settings.config.resolv_conf

@@ -19,7 +19,7 @@ from trio_kubelet.machine.facts import (
     node_context,
     read_machine,
 )
-from trio_kubelet.node.addresses import find_host_ips, parse_node_ips
+from trio_kubelet.node.addresses import NodeIPs, find_host_ips, parse_node_ip_flag
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "cluster-node.json"
 _FACTS = MachineFacts(
@@ -110,8 +110,8 @@ def test_this_machine_can_be_read() -> None:
     ],
 )
 def test_node_ip_flag(text: str, addresses: tuple[str, ...]) -> None:
-    assert parse_node_ips(text) == addresses
+    assert parse_node_ip_flag(text).all == addresses
 
 
 def test_given_addresses_are_the_nodes() -> None:
-    assert find_host_ips("no.such.name.invalid", ("10.0.0.1",)) == ("10.0.0.1",)
+    assert find_host_ips("no.such.name.invalid", NodeIPs(("10.0.0.1",))) == ("10.0.0.1",)

@@ -40,13 +40,17 @@ class NodeIPs(msgspec.Struct, frozen=True):
     @property
     def given(self) -> bool:
         """Whether the flag was set."""
-        return bool(self.addresses or self.unspecified)
+        return bool(self.all)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The addresses, or the unspecified one."""
+        return (self.unspecified,) if self.unspecified else self.addresses
 
     @property
     def ipv6_first(self) -> bool:
         """Whether IPv6 is this node's primary family."""
-        first = self.addresses[0] if self.addresses else self.unspecified
-        return ":" in first
+        return self.given and ":" in self.all[0]
 
 
 def default_node_name(hostname_override: str = "") -> str:
@@ -74,23 +78,14 @@ def parse_node_ip_flag(text: str) -> NodeIPs:
     return NodeIPs(tuple(str(address) for address in addresses), ignored=ignored)
 
 
-def parse_node_ips(text: str) -> tuple[str, ...]:
-    """The addresses of `--node-ip`, or the unspecified one. Raises ValueError."""
-    flag = parse_node_ip_flag(text)
-    return (flag.unspecified,) if flag.unspecified else flag.addresses
-
-
-def find_host_ips(node_name: str, node_ips: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The node's addresses, the primary one first; empty if it has none but loopback. `node_ips` as from
-    `parse_node_ips`.
+def find_host_ips(node_name: str, flag: NodeIPs) -> tuple[str, ...]:
+    """The node's addresses, the primary one first; empty if it has none but loopback.
 
     Blocking: may ask a name server.
     """
-    unspecified = len(node_ips) == 1 and ipaddress.ip_address(node_ips[0]).is_unspecified
-    if node_ips and not unspecified:
-        return node_ips
-    ipv6_first = unspecified and ":" in node_ips[0]
-    found = _resolve(node_name, ipv6_first) or _default_route_address(ipv6_first)
+    if flag.addresses:
+        return flag.addresses
+    found = _resolve(node_name, flag.ipv6_first) or _default_route_address(flag.ipv6_first)
     return (found,) if found else ()
 
 
