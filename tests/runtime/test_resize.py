@@ -316,6 +316,29 @@ async def test_a_pods_own_limit_changes_though_no_container_does(
         assert (await here.sync(smaller)).results == []
 
 
+@pytest.mark.parametrize("whose", ["container", "pod"])
+async def test_a_pod_none_of_whose_containers_runs_has_its_new_limit_before_they_start(
+    whose: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """What a container may use is of no avail in a pod that may not: it would run out of memory again."""
+
+    def with_memory(memory: str) -> v1.Pod:
+        if whose == "container":
+            return pod(sized(memory=memory))
+        return sized_pod(container("web"), memory=memory)
+
+    async with world(tmp_path) as here:
+        await here.sync_ok(with_memory("64Mi"))
+        here.service.runtime.kill(here.container("web").id, here.service.now_ns(), 137)
+        result = await here.sync(with_memory("128Mi"), resizing=True)
+        assert [r.action for r in result.results] == [
+            SyncAction.RESIZE_POD_IN_PLACE,
+            SyncAction.START_CONTAINER,
+        ]
+        assert here.pod_limits.amounts["uid-1"].memory == 128 * MIB
+        assert (await here.sync(with_memory("128Mi"))).results == []
+
+
 async def test_a_pods_own_limit_that_changed_while_no_agent_ran(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -147,8 +147,8 @@ class Limits:
         self.amounts: dict[str, PodAmounts] = {}  # by UID
 
     def start(self, pod: v1.Pod) -> None:
-        """The pod gets its cgroup."""
-        self.amounts[pod.metadata.uid] = self.wanted(pod)
+        """The pod gets its cgroup, unless it has one."""
+        self.amounts.setdefault(pod.metadata.uid, self.wanted(pod))
 
     def wanted(self, pod: v1.Pod) -> PodAmounts:
         limits = msgspec.structs.asdict(pod_cgroup_limits(pod, NODE))

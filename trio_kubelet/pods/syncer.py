@@ -463,9 +463,9 @@ class Syncer:
 
     def _is_still_resized(self, pod: v1.Pod, status: PodStatus) -> bool:
         """Whether a resize was granted while a round went by what the pod had before, or the round did not
-        come to making it: where nothing runs, what starts has it anyway.
+        come to making it: where there is no sandbox yet, what starts has it anyway.
         """
-        return self._granted(pod) is not pod or (bool(status.running()) and self._as_actuated(pod) is not pod)
+        return self._granted(pod) is not pod or (bool(status.sandboxes) and self._as_actuated(pod) is not pod)
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""

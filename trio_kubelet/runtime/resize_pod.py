@@ -86,12 +86,13 @@ class Resizer:
             self._actuated[sandbox_id] = resources
 
     def pod_differs(self, pod: v1.Pod, status: PodStatus, resizing: bool) -> bool:
-        """Whether the pod asks for something else as a whole than what is known to be in force.
+        """Whether the pod asks for something else as a whole than what is known to be in force; also while
+        none of its containers runs, as the next one that starts has to find it there.
 
         `resizing`: a resize of it was granted, and maybe only a part was made: by an agent before this one.
         Else what an agent before this one has made of the pod is what was granted.
         """
-        if not status.running() or not status.sandboxes:
+        if not status.sandboxes:
             return False
         id = status.sandboxes[0].id
         wanted = pod_resources_of(pod)
