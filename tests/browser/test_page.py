@@ -290,6 +290,24 @@ def test_a_change_is_seen_soon_and_a_pod_that_goes_is_gone(browser: BrowserThrea
     look(browser, node, steps)
 
 
+def test_it_says_how_many_more_there_are_than_it_shows(browser: BrowserThread) -> None:
+    node = FakeNode()
+    crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
+    node.put(facts("crowd", *(container_status(f"c-{number}", state=crashed) for number in range(70))))
+
+    def steps(page: Page, site: Site) -> None:
+        page.wait_for_selector("#waits-list >> text=and 58 more")
+        row(page, "crowd").locator(".twist").click()
+        page.wait_for_selector("#list .row.container")
+        page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+        page.wait_for_selector("#list .row.container >> text=and 6 more")
+        page.locator("#list .row.container").last.click()
+        page.wait_for_selector("#detail-containers >> text=and 6 more containers")
+        page.wait_for_selector("#detail-waits >> text=and 58 more")
+
+    look(browser, node, steps)
+
+
 def test_of_a_pod_that_goes_stays_what_is_known(browser: BrowserThread) -> None:
     node = FakeNode(2)
     node.logs["uid-pod-001/main"] = "last words\n"

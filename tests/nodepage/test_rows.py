@@ -134,6 +134,8 @@ def test_halves_of_characters_are_replaced(text: str) -> None:
     rows.cut(text).encode()
 
 
-def test_a_pod_with_very_many_containers_shows_some() -> None:
-    pod = facts("web", *(container_status(f"c{number}") for number in range(1000)))
-    assert len(pod_row(pod).containers) == rows.CONTAINERS
+def test_a_pod_with_very_many_containers_shows_some_and_says_how_many_more() -> None:
+    pod = facts("web", *(container_status(f"c{number}", state=CRASHED) for number in range(1000)))
+    row = pod_row(pod)
+    assert (len(row.containers), row.more_containers) == (rows.CONTAINERS, 1000 - rows.CONTAINERS)
+    assert (len(row.waits), row.more_waits) == (rows.WAITS, 1000 - rows.WAITS)

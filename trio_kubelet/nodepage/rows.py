@@ -96,7 +96,7 @@ class ContainerRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PodRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One pod; `state` is kubectl's word."""
+    """One pod; `state` is kubectl's word. `more_…` are as many as there is no room for."""
 
     name: str
     namespace: str
@@ -110,16 +110,18 @@ class PodRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     qos: str = ""
     message: str = ""
     containers: tuple[ContainerRow, ...] = ()
+    more_containers: int = 0
     waits: tuple[Wait, ...] = ()
+    more_waits: int = 0
 
 
 def pod_row(facts: PodFacts) -> PodRow:
     """The row of a pod."""
     pod, status = facts.pod, facts.status
     shown = summary(_as_listed(facts))
-    containers = tuple(_containers(facts))[:CONTAINERS]
-    waits = tuple(_waits(facts, containers))[:WAITS]
+    containers = tuple(_containers(facts))
     ended = status.phase in ("Succeeded", "Failed")
+    waits = () if ended else tuple(_waits(facts, containers))
     return PodRow(
         name=pod.metadata.name[:NAME],
         namespace=pod.metadata.namespace[:NAME],
@@ -132,8 +134,10 @@ def pod_row(facts: PodFacts) -> PodRow:
         ip=cut(status.pod_ip),
         qos=cut(status.qos_class),
         message=cut(status.message),
-        containers=containers,
-        waits=() if ended else waits,
+        containers=containers[:CONTAINERS],
+        more_containers=len(containers[CONTAINERS:]),
+        waits=waits[:WAITS],
+        more_waits=len(waits[WAITS:]),
     )
 
 

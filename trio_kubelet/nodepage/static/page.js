@@ -259,7 +259,9 @@ function arrange() {
   items = [];
   for (const [uid, row] of rows) {
     items.push({ key: uid, uid, row });
-    if (view.opened.has(uid)) for (const c of row.containers || []) items.push({ key: `${uid}/${c.kind || ""}/${c.name}`, uid, row, c });
+    if (!view.opened.has(uid)) continue;
+    for (const c of row.containers || []) items.push({ key: `${uid}/${c.kind || ""}/${c.name}`, uid, row, c });
+    if (row.more_containers) items.push({ key: `${uid}//`, uid, row, c: { more: row.more_containers } });
   }
   $("space").style.height = `${items.length * height}px`;
   const places = new Map(items.map((item, index) => [item.key, index]));
@@ -354,11 +356,17 @@ function makeRow(item) {
 function put(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 function fillRow({ node, cells, twist }, { key, uid, row, c }) {
-  const health = c ? containerHealth(c) : row.health;
+  const health = !c ? row.health : c.more ? "over" : containerHealth(c);
   if (node.dataset.health !== health) node.dataset.health = health;
   node.classList.toggle("active", key === view.active);
   node.setAttribute("aria-selected", key === view.active || (!c && uid === view.uid));
   const use = known.use.get(uid) || {};
+  cells.name.title = c ? c.name || "" : `${row.namespace}/${row.name}`;
+  if (c && c.more) {
+    node.classList.add("more");
+    put(cells.b, `and ${c.more} more`);
+    return;
+  }
   if (c) {
     put(cells.b, c.name);
     put(cells.i, c.kind || "");
@@ -381,7 +389,7 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
     put(cells.restarts, String(row.restarts || 0));
     const containers = (row.containers || []).filter((each) => each.running);
     const known_ = containers.length > 0 && Object.keys(use).length > 0;
-    const limit = (name) => (containers.every((each) => each[name]) ? containers.reduce((sum, each) => sum + each[name], 0) : 0);
+    const limit = (name) => (!row.more_containers && containers.every((each) => each[name]) ? containers.reduce((sum, each) => sum + each[name], 0) : 0);
     const cpu = containers.some((each) => (use[each.name] || {}).cpu !== undefined) ? sumUse(uid, "cpu") : undefined;
     fillMeter(cells.cpu, known_ ? cpu : undefined, limit("cpu_limit"), cores);
     fillMeter(cells.memory, known_ ? sumUse(uid, "memory") : undefined, limit("memory_limit"), bytes);
@@ -389,7 +397,6 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
     put(cells.wait, wait ? brief(wait, (row.containers || []).length > 1) : row.message || "");
   }
   cells.restarts.classList.toggle("zero", cells.restarts.textContent === "0");
-  cells.name.title = c ? c.name : `${row.namespace}/${row.name}`;
   cells.wait.title = cells.wait.textContent;
 }
 
@@ -471,13 +478,18 @@ function drawHead() {
 
 function drawWaits() {
   const all = [];
-  for (const [uid, row] of known.pods) for (const wait of row.waits || []) all.push([uid, row, wait]);
+  let count = 0;
+  for (const [uid, row] of known.pods) {
+    for (const wait of row.waits || []) all.push([uid, row, wait]);
+    count += row.more_waits || 0;
+  }
+  count += all.length;
   all.sort((a, b) => (a[2].until || Infinity) - (b[2].until || Infinity) || (a[2].since || 0) - (b[2].since || 0));
-  put($("waits-count"), all.length ? String(all.length) : "");
+  put($("waits-count"), count ? String(count) : "");
   const shown = all.slice(0, 60).map(([uid, row, wait]) => el("li", { data: { what: wait.what } }, podButton(uid, row),
     el("div", { className: "dim" }, waiting(wait, true))));
   if (!all.length) shown.push(el("li", { className: "empty" }, "Nothing waits."));
-  if (all.length > 60) shown.push(el("li", { className: "empty" }, `and ${all.length - 60} more`));
+  else if (count > shown.length) shown.push(el("li", { className: "empty" }, `and ${count - shown.length} more`));
   keepFocus($("waits-list"), () => settle($("waits-list"), shown));
 }
 
@@ -646,7 +658,9 @@ function drawDetail() {
   put($("detail-name"), row.name ? `${row.namespace}/${row.name}` : told ? told.pod : "An unknown pod");
   const facts = [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message];
   put($("detail-facts"), there ? facts.filter(Boolean).join(" · ") : "This pod is gone: it is no longer on this node.");
-  settle($("detail-waits"), ((there && row.waits) || []).map((wait) => el("li", {}, waiting(wait, true))));
+  const waits = ((there && row.waits) || []).map((wait) => el("li", {}, waiting(wait, true)));
+  if (there && row.more_waits) waits.push(el("li", {}, `and ${row.more_waits} more`));
+  settle($("detail-waits"), waits);
   if (there || !row.name) drawContainers(row); // else as they were
   for (const button of $("tabs").children) {
     button.setAttribute("aria-selected", button.dataset.tab === view.tab);
@@ -677,6 +691,7 @@ function drawContainers(row) {
       cpu, memory,
       el("div", { className: "more" }, words, words && c.detail ? el("br") : null, c.detail || ""));
   });
+  if (row.more_containers) boxes.push(el("div", { className: "dim" }, `and ${row.more_containers} more containers`));
   settle($("detail-containers"), boxes);
 }
 
