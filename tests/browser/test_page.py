@@ -359,6 +359,21 @@ def test_a_link_to_a_pod_that_is_gone_says_so(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_the_search_finds_names_as_the_page_writes_them(browser: BrowserThread) -> None:
+    node = FakeNode(3)
+    node.put(facts("web", namespace="shop"))
+
+    def steps(page: Page, site: Site) -> None:
+        names = page.locator("#list .row b")
+        for words, found in {"shop/we": ["web"], "default/pod-00": ["pod-000", "pod-001", "pod-002"]}.items():
+            page.fill("#search", words)
+            until(lambda: names.all_inner_texts() == found)
+        page.fill("#search", "10.0.0.9")
+        until(lambda: names.count() == 4)
+
+    look(browser, node, steps)
+
+
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         rows = page.locator("#list .row")

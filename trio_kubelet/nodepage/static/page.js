@@ -230,7 +230,7 @@ let pool = new Map();
 function matches(row) {
   if (view.health && row.health !== view.health) return false;
   if (!view.query) return true;
-  const words = [row.namespace, row.name, row.state, ...(row.containers || []).flatMap((c) => [c.name, c.image || ""])];
+  const words = [`${row.namespace}/${row.name}`, row.state, row.ip || "", ...(row.containers || []).flatMap((c) => [c.name, c.image || ""])];
   return words.join("\n").toLowerCase().includes(view.query);
 }
 
