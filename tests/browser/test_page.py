@@ -828,6 +828,7 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         page.wait_for_selector("#lost >> text=Not connected to the node")
         assert page.locator("#link").inner_text() == "not connected"
         page.wait_for_selector("#lost-next >> text=Trying again")
+        assert page.title() == "not connected: test-node"
         read_out = page.locator("#lost-text").inner_text()  # what counts down would be read each second
         assert "again" not in read_out
         row(page, "pod-000").wait_for()  # what was known stays
@@ -837,6 +838,7 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         page.wait_for_selector("html[data-link=live]")
         page.wait_for_selector("#lost", state="hidden")
         row(page, "late").wait_for()
+        assert page.title() == "test-node"
         wrong(page).clear()  # a browser logs connections that fail
 
     look(browser, node, steps)

@@ -148,6 +148,7 @@ function sayLink(is) {
   document.documentElement.dataset.link = is;
   $("link").dataset.is = is;
   put($("link-text"), is === "live" || !link.failures ? is : "not connected");
+  drawTitle();
   // While it tries again the last words stay: a banner that flickers says nothing.
   $("lost").hidden = is === "live" || (is === "connecting" && !link.failures);
   const left = Math.max(0, Math.ceil((link.due - Date.now()) / 1000));
@@ -473,7 +474,12 @@ function drawHead() {
   put($("node"), name);
   const pods = known.pods.size === 1 ? "1 pod" : `${known.pods.size} pods`;
   put($("about"), [pods, runtime, version].filter(Boolean).join(" · "));
-  document.title = counts.bad ? `(${counts.bad}) ${name}` : name;
+  drawTitle();
+}
+
+function drawTitle() { // all that is seen of a tab in the background
+  const { name = "node" } = known.node, bad = [...known.pods.values()].filter((row) => row.health === "bad").length;
+  document.title = `${link.failures ? "not connected: " : ""}${bad ? `(${bad}) ` : ""}${name}`;
 }
 
 function drawWaits() {
