@@ -374,6 +374,37 @@ def test_the_search_finds_names_as_the_page_writes_them(browser: BrowserThread) 
     look(browser, node, steps)
 
 
+def test_clocks_that_differ_make_no_wrong_ages(browser: BrowserThread) -> None:
+    node = FakeNode()
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))
+    pod = facts("web")
+    node.put(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, start_time=began)))
+
+    def steps(page: Page, site: Site) -> None:
+        feed = site.feed
+        assert feed is not None
+        until(lambda: site.do(lambda: b'"longest"' in feed.shown.snapshot()), "there is a point")
+        # A day ahead; seen at each frame, for the next point comes soon.
+        page.add_init_script(
+            """{
+                const now = Date.now, wrong = (window.wrong = new Set());
+                Date.now = () => now() + 86400000;
+                const look = () => {
+                    const age = document.querySelector("#list .row .age");
+                    if (age && !/^(5|6|7|8|9|10)\\ds$/.test(age.textContent)) wrong.add(age.textContent);
+                    requestAnimationFrame(look);
+                };
+                look();
+            }"""
+        )
+        page.reload()
+        row(page, "web").wait_for()
+        page.wait_for_timeout(4000)
+        assert page.evaluate("[...window.wrong]") == []
+
+    look(browser, node, steps)
+
+
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         rows = page.locator("#list .row")

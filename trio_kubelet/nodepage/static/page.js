@@ -51,6 +51,9 @@ function take(message) {
     known.events = [];
     message.events.forEach(hear);
     known.points = message.points;
+    // The last one is ten seconds old at most; else the clocks are not the same.
+    const last = known.points.length ? now() - known.points[known.points.length - 1].at : 0;
+    if (last < -2000 || last > 12000) known.skew += last;
   } else if (message.n !== undefined) {
     for (const [uid, row] of Object.entries(message.pods || {})) known.pods.set(uid, row);
     for (const uid of message.gone || []) { known.pods.delete(uid); known.use.delete(uid); }
