@@ -134,6 +134,10 @@ def test_halves_of_characters_are_replaced(text: str) -> None:
     rows.cut(text).encode()
 
 
+def test_a_text_turns_nothing_beside_it() -> None:
+    assert rows.cut("Err\u202egnitrevni \u2067שלום\u2069") == "Err\ufffdgnitrevni \ufffdשלום\ufffd"
+
+
 def test_a_pod_with_very_many_containers_shows_some_and_says_how_many_more() -> None:
     pod = facts("web", *(container_status(f"c{number}", state=CRASHED) for number in range(1000)))
     row = pod_row(pod)

@@ -6,6 +6,7 @@ so that the page can count ages and countdowns by itself and a row stays the sam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -21,6 +22,7 @@ NAME = 253
 TEXT = 600
 CONTAINERS = 64
 WAITS = 12
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 
 _MS = 1_000_000
 _PROBES = ("startup", "liveness", "readiness")
@@ -142,8 +144,12 @@ def pod_row(facts: PodFacts) -> PodRow:
 
 
 def cut(text: str | None) -> str:
-    """A text of bounded length that JSON can carry."""
+    """A text of bounded length that JSON can carry and that turns nothing beside it: what would turn the
+    direction of text is replaced.
+    """
     text = utf8.valid(text or "")
+    if not text.isascii():
+        text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", text)
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
 
 
