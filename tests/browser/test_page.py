@@ -659,6 +659,10 @@ def test_the_list_is_a_treegrid_in_the_order_in_which_it_is_read(browser: Browse
             "list => [...list.querySelectorAll('[role=row]')].map((row) => +row.ariaRowIndex)"
         )
         assert indexes == sorted(indexes)
+        columns = "one => [...one.children].map((cell) => +cell.ariaColIndex)"
+        assert page.locator("#columns").evaluate(columns) == [*range(1, 9)]
+        assert row(page, "pod-090").evaluate(columns) == [*range(1, 9)]  # those without a figure are not read
+        assert row(page, "pod-090").get_by_role("button").get_attribute("aria-label") == "Containers"
         page.fill("#search", "nothing is called so")
         page.wait_for_selector("#none >> text=No pod fits.")
         assert sort.is_visible()

@@ -341,11 +341,13 @@ function tellSeen() {
 let numbers = 0;
 function makeRow(item) {
   const cells = {};
-  const twist = el("button", { type: "button", className: "twist", tabIndex: -1 });
+  const twist = el("button", { type: "button", className: "twist", tabIndex: -1, "aria-label": "Containers" });
   cells.b = el("b");
   cells.i = el("i");
   cells.stateText = el("span");
-  const cell = (name, className, ...inside) => (cells[name] = el("div", { className, role: "gridcell" }, ...inside));
+  const place = (name) => String(COLUMNS.findIndex(([key]) => key === name) + 1); // some cells may not be there
+  const cell = (name, className, ...inside) =>
+    (cells[name] = el("div", { className, role: "gridcell", "aria-colindex": place(name) }, ...inside));
   const node = el("div", { className: item.c ? "row cells container" : "row cells", role: "row", id: `row-${(numbers += 1)}`,
     "aria-level": item.c ? "2" : "1" },
     cell("name", "name", twist, cells.b, cells.i),
@@ -456,7 +458,7 @@ for (const [key, word, align, short] of COLUMNS) {
   const button = el("button", { type: "button", title: `Sort by ${word.toLowerCase()}` }, short || word);
   if (short) button.setAttribute("aria-label", word);
   button.onclick = () => { view.up = view.sort === key ? !view.up : true; view.sort = key; redraw("list"); };
-  $("columns").append(el("div", { className: align || "", role: "columnheader", data: { key } }, button));
+  $("columns").append(el("div", { className: align || "", role: "columnheader", "aria-colindex": String($("columns").children.length + 1), data: { key } }, button));
 }
 
 function drawHead() {
