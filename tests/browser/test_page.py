@@ -405,6 +405,21 @@ def test_clocks_that_differ_make_no_wrong_ages(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_a_manifest_that_is_not_shown_is_not_waited_for(browser: BrowserThread) -> None:
+    node = FakeNode(1)
+    node.is_long = True
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.click("[data-tab=manifest]")
+        page.wait_for_selector("#manifest >> text=the manifest is too long")
+        page.click("[data-tab=configs]")
+        page.wait_for_selector("#notes >> text=the manifest is too long")
+        assert page.locator("#configs").inner_text() == ""
+
+    look(browser, node, steps)
+
+
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         rows = page.locator("#list .row")

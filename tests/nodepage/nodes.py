@@ -68,6 +68,7 @@ class FakeNode:
         self.logs: dict[str, str] = {}
         self.stories: dict[str, list[dict[str, Any]]] = {}
         self.configs: object = {"sandboxConfig": {"hostname": "web"}}
+        self.is_long = False  # its manifests
         self.looks = 0
         self.stamps = 0
         self.steps: dict[str, object] = {}
@@ -112,6 +113,8 @@ class FakeNode:
         return found.pod if found is not None else None
 
     def detail(self, pod: v1.Pod) -> Detail:
+        if self.is_long:
+            return Detail(uid=pod.metadata.uid, manifest=None, configs=None, notes=["the manifest is too long"])
         manifest = {"metadata": {"name": pod.metadata.name, "labels": pod.metadata.labels or {}}}
         return Detail(uid=pod.metadata.uid, manifest=manifest, configs=self.configs, notes=[])
 

@@ -740,9 +740,9 @@ function drawTexts() {
   if (view.detail && drawnDetail === view.detail) return;
   drawnDetail = view.detail;
   const { manifest, configs, notes = [] } = view.detail || {};
-  const none = known.pods.has(view.uid) ? "…" : "It is not known any more.";
+  const none = view.detail ? notes.join("\n") : known.pods.has(view.uid) ? "…" : "It is not known any more.";
   put($("manifest"), manifest ? yaml(manifest) : none);
-  put($("configs"), configs ? yaml(configs) : none);
+  put($("configs"), configs ? yaml(configs) : view.detail ? "" : none);
   $("notes").replaceChildren(...notes.map((note) => el("li", {}, note)));
 }
 
