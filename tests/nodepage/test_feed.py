@@ -20,7 +20,7 @@ from trio_kubelet.grpc.errors import Code
 from trio_kubelet.kube.metrics import RequestMetrics
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
 from trio_kubelet.nodepage.doors import Use
-from trio_kubelet.nodepage.feed import Feed
+from trio_kubelet.nodepage.feed import Feed, Reader
 from trio_kubelet.nodepage.rows import Work
 from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.nodepage.shown import ShownPods
@@ -235,6 +235,20 @@ async def test_only_pods_in_view_are_measured(autojump_clock: MockClock) -> None
         await client.ask(see=[f"uid-{number}" for number in range(5000)])
         await trio.sleep(6)
         assert max(map(len, node.asked_use)) <= 80
+
+
+async def test_many_readers_of_different_pods_cost_no_more_than_a_few(autojump_clock: MockClock) -> None:
+    node = FakeNode(500)
+    async with feeding(node) as (feed, _):
+        for first in range(0, 500, 25):
+            reader = Reader()
+            reader.sees = tuple(f"uid-pod-{number:03}" for number in range(first, first + 25))
+            await feed.join(reader)
+        await trio.sleep(20)
+        node.asked_use.clear()
+        await trio.sleep(100)
+        assert {len(uids) for uids in node.asked_use} == {500}  # a rate needs two readings in a row
+        assert 8 <= len(node.asked_use) <= 11
 
 
 async def test_one_pod_in_full(autojump_clock: MockClock) -> None:

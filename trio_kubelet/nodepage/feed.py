@@ -25,6 +25,8 @@ SLICE: Final = 25
 """Rows that are made before others have their turn."""
 SEEN: Final = 80
 """Pods of one reader whose use is measured."""
+MEASURED: Final = 160
+"""Pods whose use is measured in each beat; of more, all in one of several."""
 EVENTS: Final = 400
 """Events that wait to be told."""
 
@@ -64,6 +66,7 @@ class Feed:
         self._left = -math.inf  # when the last reader did
         self._fresh = False  # the rows are kept true
         self._begun = trio.Event()  # set while they are
+        self._rest = 0  # beats until use is measured
         node.on_change(self._changed)
 
     def event(self, event: Any) -> None:
@@ -192,5 +195,12 @@ class Feed:
             await self._begun.wait()
 
     async def _use(self) -> dict[str, dict[str, Use]]:
+        """All pods in view at once, for a rate is that since the last time; but then it costs no more than a
+        few readers do, however many look at different pods.
+        """
+        self._rest -= 1
+        if self._rest > 0:
+            return {}
         seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])
+        self._rest = math.ceil(len(seen) / MEASURED)
         return await self.node.use(list(seen)) if seen else {}
