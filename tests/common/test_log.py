@@ -127,6 +127,14 @@ def test_the_error_comes_first(lines: Callable[..., io.StringIO]) -> None:
     assert body(stream) == '"Failed" err=<\n\tline 1\n\tline 2\n > pod="kube-system/etcd"\n'
 
 
+def test_a_text_of_several_lines_does_nothing_to_a_terminal(lines: Callable[..., io.StringIO]) -> None:
+    """Pods have a say in what is logged: names of images, what a probe printed."""
+    stream = lines()
+    logger.error("Failed", err='a\tb "é\\\r\n\x1b]0;title\x07\x1b[2J\x9b1m\u202e')
+    said = '\ta\tb "é\\\\r\n\t\\x1b]0;title\\a\\x1b[2J\\u009b1m\\u202e\n'
+    assert body(stream) == f'"Failed" err=<\n{said} >\n'
+
+
 def test_no_error_is_no_pair(lines: Callable[..., io.StringIO]) -> None:
     stream = lines()
     logger.error("Failed", key=1, err=None)

@@ -171,7 +171,7 @@ def _text_value(value: object) -> str:
         if "\n" not in value:
             return "=" + go_quote(value)
         lines = value.removesuffix("\n").split("\n")
-        return "=<\n" + "".join(f"\t{line}\n" for line in lines) + " >"
+        return "=<\n" + "".join(f"\t{_harmless(line)}\n" for line in lines) + " >"
     if isinstance(value, bytes):
         text = shortened(value.decode("utf-8", "surrogateescape"), LONGEST_VALUE)
         return "=" + go_quote(text).encode("ascii", "backslashreplace").decode()
@@ -186,6 +186,13 @@ def _json_value(value: object) -> object:
         return shortened(value, LONGEST_VALUE).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     encoded = _encoder.encode(value)
     return msgspec.Raw(encoded) if len(encoded) <= LONGEST_VALUE else _json_value(encoded)
+
+
+def _harmless(line: str) -> str:
+    """A line of a text that others wrote, without what a terminal would obey: klog passes that on."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() or char == "\t" else _quote_char(char) for char in line)
 
 
 def format_text(header: str, msg: str, pairs: Iterable[tuple[str, object]]) -> str:
