@@ -10,6 +10,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.slowness import within_cpu
 from trio_kubelet.common.programs import redacted, run_program, run_to_end
 
 
@@ -39,6 +40,12 @@ def test_what_is_no_secret_is_shown(said: str) -> None:
 
 def test_short_secrets_are_hidden_whole() -> None:
     assert redacted("a: pw, b: pwd", ["pw"]) == "a: …, b: …d"
+
+
+def test_a_huge_secret_is_not_looked_for() -> None:
+    said, secret = "aaaaaaab" * 128, "a" * 1_000_000
+    for _ in within_cpu(0.5):
+        assert redacted(said, ["pw", secret]) == "…"
 
 
 async def test_of_a_program_that_prints_without_end_only_its_last_words_are_kept() -> None:

@@ -18,6 +18,8 @@ MAX_OUTPUT: Final = 1 << 20
 MAX_COMPLAINT: Final = 1024
 _FRAGMENT: Final = 8
 """So many characters of a secret in a row are hidden, as a text that was cut may hold a piece of it."""
+_LONGEST_SECRET: Final = 16 << 10
+"""Nothing is shown beside a longer one: to look for the pieces of a megabyte takes seconds."""
 
 
 class ProgramFailed(Exception):
@@ -36,6 +38,8 @@ def redacted(said: str, secrets: Iterable[str]) -> str:
     """`said` with `…` for the secrets and for pieces of them of some length. Pure."""
     hidden = [False] * len(said)
     for secret in secrets:
+        if len(secret) > _LONGEST_SECRET:
+            return "…"
         size = min(_FRAGMENT, len(secret))
         for at in range(len(said) - size + 1 if size else 0):
             if said[at : at + size] in secret:
