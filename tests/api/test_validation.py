@@ -71,6 +71,14 @@ def test_names_of_iscsi_targets(iqn: str, good: bool) -> None:
     assert problems == ([] if good else ["spec.volumes[0].iscsi.iqn"])
 
 
+def test_owners_are_told_as_manifests_name_them_in_the_order_of_the_api() -> None:
+    owner = {"controller": True, "uid": "u", "name": "", "kind": "A", "apiVersion": "v1"}
+    with pytest.raises(ManifestError) as caught:
+        make({}, ownerReferences=[{**owner, "name": name} for name in "ab"])
+    each = '{{"apiVersion":"v1","kind":"A","name":"{}","uid":"u","controller":true}}'
+    assert f"Invalid value: [{each.format('a')},{each.format('b')}]: Only one" in str(caught.value)
+
+
 def test_an_event_owns_nothing_however_its_version_is_written() -> None:
     owner = {"kind": "Event", "name": "e", "uid": "u"}
     for version in ("v1", "/v1"):
@@ -324,6 +332,29 @@ NAME_RULE = (
             [
                 "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
                 "spec.hostnameOverride: Too long: may not be more than 64 bytes",
+            ],
+        ),
+        (
+            {
+                "containers": [
+                    {
+                        **CONTAINERS[0],
+                        "securityContext": {
+                            "privileged": True,
+                            "allowPrivilegeEscalation": False,
+                            "capabilities": {"drop": ["<ALL>"]},
+                            "seLinuxOptions": {"level": "s0"},
+                        },
+                    }
+                ]
+            },
+            [
+                'spec.containers[0].securityContext: Invalid value: {"Capabilities":{"Add":null,"Drop":'
+                '["\\u003cALL\\u003e"]},"Privileged":true,"SELinuxOptions":{"User":"","Role":"","Type":"",'
+                '"Level":"s0"},"WindowsOptions":null,"RunAsUser":null,"RunAsGroup":null,"RunAsNonRoot":null,'
+                '"ReadOnlyRootFilesystem":null,"AllowPrivilegeEscalation":false,"ProcMount":null,'
+                '"SeccompProfile":null,"AppArmorProfile":null}: '
+                "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
             ],
         ),
         (

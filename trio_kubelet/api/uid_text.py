@@ -74,6 +74,27 @@ def uid_text(pod: ManifestPod) -> str:
     return f"(*core.Pod){_struct_writer('core.Pod', ManifestPod)(pod)}"
 
 
+def internal_json(go_type: str, value: Any) -> Any:
+    """A value of the internal pod as JSON has it, which is how errors show objects: fields by their names in
+    Go and in its order, unset ones as null. Types that all of the API shares (`v1.…`) are as in manifests.
+    """
+    go_type = go_type.removeprefix("*")
+    if isinstance(value, list):
+        return [internal_json(go_type.removeprefix("[]"), item) for item in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    by_lower = {field.encode_name.lower(): field for field in msgspec.structs.fields(value)}
+    shown = {}
+    for name, field_type in _layout()[go_type]:
+        field = by_lower[name.lower()]
+        item = internal_json(field_type, getattr(value, field.name))
+        if not go_type.startswith("v1."):
+            shown[name] = item
+        elif item not in (None, [], {}):
+            shown[field.encode_name] = item
+    return shown
+
+
 @functools.cache
 def _layout() -> Mapping[str, Any]:
     source = pathlib.Path(__file__).with_name("internal_layout.json").read_bytes()

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.api.managed_fields import ManifestMetadata
 from trio_kubelet.api.pod_rules import PodRules
 from trio_kubelet.api.tolerations import decimal_integer
+from trio_kubelet.api.uid_text import internal_json
 from trio_kubelet.api.validation.formats import (
     any_case_name,
     dns_label,
@@ -85,13 +84,13 @@ def _owners(owners: list[v1.OwnerReference], here: str, problems: Problems) -> N
                 problems.invalid(f"{here}.{field}", value, "must not be empty")
         if (owner.api_version.removeprefix("/"), owner.kind) == ("v1", "Event"):
             why = "/v1, Kind=Event is disallowed from being an owner"
-            problems.invalid(here, msgspec.to_builtins(owner), why)
+            problems.invalid(here, internal_json("v1.OwnerReference", owner), why)
         if owner.controller:
             if controller:
                 both = f"{controller} and {owner.kind}/{owner.name}"
                 why = f'Found "true" in references for {both}'
                 why = f"Only one reference can have Controller set to true. {why}"
-                problems.invalid(here, msgspec.to_builtins(owners), why)
+                problems.invalid(here, internal_json("[]v1.OwnerReference", owners), why)
             controller = controller or f"{owner.kind}/{owner.name}"
 
 

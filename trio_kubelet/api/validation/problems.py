@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from trio_kubelet.api.errors import FieldError
 from trio_kubelet.api.quantity import ZERO, Quantity, parse
+from trio_kubelet.api.tree import json_text
 from trio_kubelet.common.log import go_quote
 
 
@@ -95,4 +95,4 @@ def shown(value: object) -> str:
     """A value in an error of the API."""
     if isinstance(value, str):
         return go_quote(value)
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json_text(value)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-import msgspec
-
 from trio_kubelet.api import v1
+from trio_kubelet.api.uid_text import internal_json
 from trio_kubelet.api.validation.formats import (
     LONGEST_LABEL,
     LONGEST_SUBDOMAIN,
@@ -94,14 +93,14 @@ def _token(token: v1.ServiceAccountTokenProjection, where: str, volume: str, pro
 def _trust_bundle(bundle: v1.ClusterTrustBundleProjection, here: str, problems: Problems) -> None:
     if bundle.name is not None and bundle.signer_name is not None:
         why = "only one of name and signerName may be used"
-        problems.invalid(here, msgspec.to_builtins(bundle), why)
+        problems.invalid(here, internal_json("core.ClusterTrustBundleProjection", bundle), why)
     elif bundle.name is not None:
         if not bundle.name:
             problems.required(f"{here}.name", "must be a valid object name")
         for why in _bundle_name(bundle.name):
             problems.invalid(f"{here}.name", bundle.name, f"not a valid clustertrustbundlename: {why}")
         if bundle.label_selector is not None:
-            selector = msgspec.to_builtins(bundle.label_selector)
+            selector = internal_json("v1.LabelSelector", bundle.label_selector)
             why = "labelSelector must be unset if name is specified"
             problems.invalid(f"{here}.labelSelector", selector, why)
     elif bundle.signer_name is not None:

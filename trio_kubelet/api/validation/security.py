@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
+from trio_kubelet.api.uid_text import internal_json
 from trio_kubelet.api.validation.formats import dns_subdomain, relative_path, sysctl_name, user_or_group_id
 from trio_kubelet.api.validation.metadata import (
     APPARMOR_CONTAINER_PREFIX,
@@ -83,12 +82,11 @@ def validate_container_security(
     _seccomp(context.seccomp_profile, f"{here}.seccompProfile", problems)
     if context.allow_privilege_escalation is False:
         why = "cannot set `allowPrivilegeEscalation` to false and"
-        if context.privileged:
-            problems.invalid(here, msgspec.to_builtins(context), f"{why} `privileged` to true")
         added = (context.capabilities.add or []) if context.capabilities is not None else []
-        for _ in range(added.count("CAP_SYS_ADMIN")):
-            added_why = f"{why} `capabilities.Add` CAP_SYS_ADMIN"
-            problems.invalid(here, msgspec.to_builtins(context), added_why)
+        both = ["`privileged` to true"] if context.privileged else []
+        both += ["`capabilities.Add` CAP_SYS_ADMIN"] * added.count("CAP_SYS_ADMIN")
+        for other in both:
+            problems.invalid(here, internal_json("core.SecurityContext", context), f"{why} {other}")
     _windows_options(context.windows_options, f"{here}.windowsOptions", problems)
     _apparmor(context.app_armor_profile, f"{here}.appArmorProfile", problems)
 
