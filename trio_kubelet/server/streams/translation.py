@@ -37,6 +37,7 @@ log = get_logger(__name__)
 _COMMAND_PROTOCOLS: Final = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _MOST_STATUS: Final = 64 * 1024  # bytes of it: what failed and why
+_LOST: Final = "the connection to the runtime ended before the command did"
 _WEBSOCKET_HEADERS: Final = (
     "upgrade",
     "sec-websocket-",
@@ -54,10 +55,11 @@ async def translate_command(
     if isinstance(opened, Response):
         return opened
     upgraded, key = opened
+    tells_end = dict(upgraded.headers).get("x-stream-protocol-version") == _COMMAND_PROTOCOLS[0]
 
     async def take(client: trio.abc.Stream, already_read: bytes) -> None:
         spdy = SPDYConnection(upgraded.stream, upgraded.said[upgraded.head_size :])
-        session = _Command(WebSocket(client, already_read), spdy, options)
+        session = _Command(WebSocket(client, already_read), spdy, options, tells_end)
         try:
             await client.send_all(switch_head(key, V5))
             await _while_moving(session.run, idle_seconds)
@@ -126,12 +128,18 @@ async def _while_moving(session: Callable[[Moved], Awaitable[None]], idle_second
 
 
 class _Command:
-    """The channels of one command between a WebSocket client and a runtime's SPDY streams."""
+    """The channels of one command between a WebSocket client and a runtime's SPDY streams.
 
-    def __init__(self, client: WebSocket, runtime: SPDYConnection, options: StreamOptions) -> None:
+    `tells_end`: the runtime says how every command ended; by the protocols before v4 it says how one failed.
+    """
+
+    def __init__(
+        self, client: WebSocket, runtime: SPDYConnection, options: StreamOptions, tells_end: bool
+    ) -> None:
         self._client = client
         self._runtime = runtime
         self._options = options
+        self._tells_end = tells_end
         self._inputs: dict[int, int] = {}  # channel to stream
         self._outputs: dict[int, int] = {}  # stream to channel; the open ones
         self._status = bytearray()
@@ -146,6 +154,8 @@ class _Command:
             await self._downwards(moved)
             if self._status:
                 await self._client.send(bytes([_ERROR]) + told_status(bytes(self._status)))
+            elif self._tells_end:  # or a client takes the silence for success
+                await self._client.send(bytes([_ERROR]) + _internal_error(_LOST))
             await self._client.close()
             nursery.cancel_scope.cancel()
 
@@ -212,13 +222,17 @@ def told_status(said: bytes) -> bytes:
         return said
     if status.status != "Failure" or status.reason == "NonZeroExitCode":
         return said
+    return _internal_error(status.message)
+
+
+def _internal_error(message: str) -> bytes:
     return msgspec.json.encode(
         {
             "metadata": {},
             "status": "Failure",
-            "message": f"Internal error occurred: {status.message}",
+            "message": f"Internal error occurred: {message}",
             "reason": "InternalError",
-            "details": {"causes": [{"message": status.message}]},
+            "details": {"causes": [{"message": message}]},
             "code": 500,
         }
     )
