@@ -11,6 +11,7 @@ from tests.pods.build import make_pod
 from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.dra.claims import ClaimError, Name, PodClaims, ResourceClaim, check
+from trio_kubelet.dra.states import Claim, PreparedDevice
 
 NAME = Name("c", made_for_pod=True)
 
@@ -113,6 +114,25 @@ def test_an_extended_resource_of_a_driver_is_a_claim_behind_the_gate() -> None:
     assert found == [("special", "main-0", "example.com/gpu")], "for an init container too"
     other = (pod.spec.containers or [])[1]
     assert list(claims.requests(other, extended=True)) == [], "it asks for none"
+
+
+@pytest.mark.parametrize(
+    ("request_name", "ids"),
+    [
+        ("", ("of gpu", "of both", "of all")),
+        ("gpu", ("of gpu", "of both", "of all")),
+        ("gpu/large", ("of gpu", "of both", "of all")),
+        ("nic", ("of both", "of all")),
+        ("other", ("of all",)),
+    ],
+)
+def test_which_devices_of_a_claim_are_for_a_request(request_name: str, ids: tuple[str, ...]) -> None:
+    devices = tuple(
+        PreparedDevice(pool="p", name=name, requests=requests, cdi_ids=(name,))
+        for name, requests in (("of gpu", ("gpu",)), ("of both", ("gpu", "nic")), ("of all", ()))
+    )
+    claim = Claim(uid="u", name="c", namespace="n", drivers={"gpu.example.com": devices})
+    assert tuple(claim.cdi_ids(request_name)) == ids
 
 
 def claiming(count: int, each: int) -> v1.Pod:

@@ -18,6 +18,7 @@ from trio_kubelet.dra.drivers import DraDrivers
 from trio_kubelet.dra.health import Key
 from trio_kubelet.dra.metrics import DraMetrics
 from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 
 PATIENT = 60.0
@@ -73,10 +74,15 @@ async def test_one_connection_is_for_calls_and_looks(tmp_path: Path, monkeypatch
             )
             nursery.start_soon(known.run)
             await wait_all_tasks_blocked()
-            versions = (driver.service,)
-            await known.register(
-                PluginInfo(type="DRAPlugin", name=driver.name, endpoint=str(entrance.path), versions=versions)
+            plugin = PluginInfo(
+                type="DRAPlugin",
+                name=driver.name,
+                endpoint=str(entrance.path),
+                versions=(driver.service,),
             )
+            await known.register(plugin)
+            with pytest.raises(PluginError, match="already registered for DRA driver plugin"):
+                await known.register(plugin)
             for health in (1, 2) * 20:
                 driver.now(gpu=health)
                 await heard.wait()
