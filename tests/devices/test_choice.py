@@ -75,6 +75,9 @@ def test_what_a_claim_gives_is_asked_of_no_plugin_with_the_gate() -> None:
 
 def test_devices_are_counted_as_people_do() -> None:
     assert in_order(["dev-10", "dev-9", "a", "dev-١"]) == ["a", "dev-١", "dev-9", "dev-10"]
+    assert in_order(["10", "7", "0", "9", "07", "a9", "00"]) == ["0", "00", "07", "7", "9", "10", "a9"]
+    nines, more = "9" * 5000, "1" + "0" * 5000
+    assert in_order([more, nines, "8"]) == ["8", nines, more], "Python reads no such number"
 
 
 def oracle(

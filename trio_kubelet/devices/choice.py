@@ -95,8 +95,17 @@ def in_order(ids: Iterable[str]) -> list[str]:
 
 
 def _natural(id: str) -> tuple[list[tuple[int, str]], str]:
-    parts = re.split(r"(\d+)", id)
-    return [(int(part), "") if part.isascii() and part.isdigit() else (-1, part) for part in parts], id
+    return [_natural_part(part) for part in re.split(r"(\d+)", id)], id
+
+
+def _natural_part(part: str) -> tuple[int, str]:
+    """Of two numbers the longer one is the larger: an id may have thousands of digits, of which Python makes
+    none.
+    """
+    if not (part.isascii() and part.isdigit()):
+        return -1, part
+    digits = part.lstrip("0")
+    return len(digits), digits
 
 
 MAX_SETS: Final = 1 << 12
