@@ -300,6 +300,18 @@ async def test_a_volume_is_given_to_the_pods_group(place: Path, driver: DriverPr
         await world.tear_down(pod)
 
 
+@pytest.mark.parametrize("gid", ["-1", "many", "", str(1 << 63), "9" * 5000])
+async def test_what_names_no_group_is_passed_over(place: Path, driver: DriverProcess, gid: str) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c", metadata={"annotations": {"pv.beta.kubernetes.io/gid": gid}})
+    pod = pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        assert world.room.volumes.extra_groups(pod) == ()
+        await world.tear_down(pod)
+
+
 async def test_a_driver_that_knows_groups_is_told_the_pods(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver(fsGroupPolicy="File")

@@ -59,6 +59,7 @@ PATIENCE: Final = 123.0
 """Seconds the end of a pod waits for its volumes (kubelet: `podAttachAndMountTimeout`)."""
 FRESH: Final = 30.0
 """Seconds for which what claims said of mounted volumes is good, where pods are not synced more often."""
+_DIGITS: Final = 20  # more than a number of 64 bits has
 _FOR_PODS: Final = (OperationKind.MOUNT, OperationKind.MAP)
 _DEFECTS: Final = {
     OperationKind.ATTACH: FAILED_ATTACH,
@@ -203,7 +204,7 @@ class PersistentVolumes:
         own = (context.supplemental_groups if context is not None else None) or []
         wanted = self._desired.pods.get(pod.metadata.uid, {}).values()
         texts = {each.spec.gid for each in wanted}
-        return tuple(sorted({int(text) for text in texts if _is_number(text)} - set(own)))
+        return tuple(sorted({int(text) for text in texts if _is_group(text)} - set(own)))
 
     def _mounted_plugins(self) -> list[str]:
         return [m.spec.metrics_plugin for volume in self._actual.values() for m in volume.mounts.values()]
@@ -408,8 +409,9 @@ class PersistentVolumes:
             self._actual[spec.unique_name] = known
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+def _is_group(text: str) -> bool:
+    """Whether it is a number of 64 bits; whatever else is there is passed over, as by a kubelet."""
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS and int(text) < 1 << 63
 
 
 def _key(step: Operation) -> tuple[str, str]:
