@@ -287,6 +287,23 @@ async def test_an_iscsi_disk_as_a_device_and_what_is_read_back_of_it(
     assert list((place / "root/plugins/kubernetes.io/iscsi/volumeDevices/iface-default").iterdir()) == []
 
 
+@pytest.mark.parametrize("lun", ["", "one", "9" * 5000])
+def test_a_file_without_a_number_of_its_disk_does_not_end_the_start(
+    place: Path, machine: Machine, lun: str
+) -> None:
+    spec, disks = iscsi_spec(), ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    directory = place / "plugin" / disks.directory(spec)
+    directory.mkdir(parents=True)
+    saved = iscsi_plan.saved(iscsi_plan.target_of(spec))
+    names = set()
+    for content in (saved, msgspec.json.encode({**msgspec.json.decode(saved), "Lun": lun})):
+        (directory / "iscsi.json").write_bytes(content)
+        [(path, found)] = disks.read_back(str(place / "plugin"), False)
+        assert path == str(directory)
+        names.add(found.unique_name)
+    assert len(names) == 1, "the directory's name says it, too"
+
+
 async def test_a_multipath_device_is_used_and_flushed(place: Path, machine: Machine, disk: str) -> None:
     name = Path(disk).name
     (machine.root / f"sys/block/dm-5/slaves/{name}").mkdir(parents=True)

@@ -27,6 +27,7 @@ _KEYS: Final = ("username", "password", "username_in", "password_in")
 _EXISTS: Final = 15
 _NOTHING_THERE: Final = frozenset({2, 21})
 _TRANSPORT: Final = re.compile(r"iface.transport_name = (.*)(?:\n|$)")
+_LUN: Final = re.compile("[0-9]{1,10}")
 _DIRECTORY: Final = re.compile(r"(?P<portal>.+?)-(?P<iqn>(?:iqn|eui|naa)\..*)-lun-(?P<lun>[0-9]+)")
 
 
@@ -230,7 +231,7 @@ def load(text: bytes) -> Target | None:
         found = decode_flat(text, Target)
     except msgspec.DecodeError:
         return None
-    return found if found.portals and found.iqn else None
+    return found if found.portals and found.iqn and _LUN.fullmatch(found.lun) else None
 
 
 def _chap(
