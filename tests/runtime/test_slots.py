@@ -173,8 +173,10 @@ async def test_who_has_waited_long_is_not_passed_by_containers(
         assert trio.current_time() < 5
 
 
-async def test_whoever_gives_up_waiting_leaves_no_trace(autojump_clock: MockClock) -> None:
-    slots, machine = RuntimeSlots(1), Machine(1)
+async def test_whoever_gives_up_waiting_leaves_no_trace(
+    autojump_clock: MockClock, narrow: RuntimeSlots
+) -> None:
+    slots, machine = narrow, Machine(1)
     for _ in range(50):
         async with trio.open_nursery() as nursery:
             for _ in range(4):
