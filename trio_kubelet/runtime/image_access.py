@@ -186,13 +186,12 @@ class ImageAccess:
                 return False
         return True
 
-    async def _add(self, image: str, ref: str, pullers: Pullers | None) -> None:
-        """Raises OSError, InvalidImageName. `pullers` None: nobody knows how the image came."""
+    async def _add(self, image: str, ref: str, pullers: Pullers) -> None:
+        """Raises OSError, InvalidImageName."""
         now = rfc3339(self._clock.now_ns())
         old = self._records.get(ref)
         record = old or PulledRecord(last_updated_time=now, image_ref=ref)
-        if pullers is not None:
-            record = with_pullers(record, bare_name(image), pullers, now)
+        record = with_pullers(record, bare_name(image), pullers, now)
         if record is not old:
             await NODE_FILES.run(_write, self._pulled_dir, ref, record)
             self._records[ref] = record
@@ -227,7 +226,7 @@ class ImageAccess:
         for image in images:
             for name in left.intersection((*image.repo_tags, *image.repo_digests)):
                 try:
-                    await self._add(name, image.id, None)
+                    await self._add(name, image.id, Pullers())  # nobody knows how it came
                     await NODE_FILES.run(_remove, self._pulling_dir, name)
                 except (OSError, InvalidImageName) as error:
                     log.error("Failed to write image pulled record", image=name, err=error)

@@ -107,9 +107,7 @@ def _listed(repository: str, pattern: str) -> bool:
 def bare_name(image: str) -> str:
     """An image's name as given, without tag and digest. Raises InvalidImageName."""
     name = parse_image_name(image)
-    if name.digest:
-        image = image.removesuffix("@" + name.digest)
-    return image.removesuffix(":" + name.tag) if name.tag else image
+    return image.removesuffix("@" + name.digest).removesuffix(":" + name.tag)
 
 
 def check(policy: Policy, image: str, record: PulledRecord | None, pulled_here: bool) -> Check | Pullers:
