@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.programs import ProgramFailed, redacted, run_program
@@ -91,7 +92,7 @@ def exec_info(plugin: ExecPlugin, config: ClientConfig) -> str:
 def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> ExecCredential:
     """What a plugin printed. Raises OSError; the text never holds the credential."""
     try:
-        answer = json.loads(output)
+        answer = decode_flat(output, dict[str, Any])
         if answer["kind"] != "ExecCredential" or answer["apiVersion"] != plugin.api_version:
             raise ValueError
         status = answer["status"]
@@ -105,7 +106,7 @@ def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> 
             key=(status.get("clientKeyData") or "").encode(),
             expires_ns=parse_rfc3339(expires) if expires else 0,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise OSError(
             f"credential plugin {plugin.command}: no ExecCredential of {plugin.api_version}{hint}"
         ) from None
@@ -119,7 +120,7 @@ def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> 
 def _secrets(output: bytes) -> list[str]:
     """What a plugin that failed has printed all the same."""
     try:
-        status = json.loads(output)["status"]
+        status = decode_flat(output, dict[str, Any])["status"]
         return [str(status.get(name) or "") for name in ("token", "clientKeyData")]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, AttributeError):
         return []
