@@ -20,6 +20,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIFailure
+from trio_kubelet.kube.reflector import LOGGED_FAILURES
 
 log = get_logger(__name__)
 
@@ -29,7 +30,6 @@ RENEW_FRACTION: Final = 0.25
 JITTER: Final = 0.04
 TRIES: Final = 5
 PAUSES: Final = Pauses(0.2, 7.0, jitter=JITTER)
-LOGGED_FAILURES: Final = 3
 
 
 class LeaseSettings(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIFailure
+from trio_kubelet.kube.reflector import LOGGED_FAILURES
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.events import NodeEvent, record_all
 from trio_kubelet.node.metrics import NodeMetrics
@@ -38,7 +39,6 @@ STARTUP_POLL = 0.02
 STARTUP_GRACE = 120.0
 SETTLING = 10.0
 WAKE_GAP = 1.0
-LOGGED_FAILURES = 3
 
 
 class ReportTimes(msgspec.Struct, frozen=True):
