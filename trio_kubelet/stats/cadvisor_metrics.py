@@ -10,7 +10,7 @@ and filesystems that pods have mounted are not among the machine's. Versions of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -142,8 +142,8 @@ def _labelled_families(details: Details, lines: Sequence[_Line]) -> Iterator[byt
     for kind, meaning, count in NETWORK:
         yield _network_family(f"container_network_{kind}_total", meaning, count, lines)
     name = "container_blkio_device_usage_total"
-    yield from _in_slices(name, "Bytes moved.", lines, partial(_block_transfers, details))
     of_root = _devices_of_root(details)
+    yield from _in_slices(name, "Bytes moved.", lines, partial(_block_transfers, details.devices, of_root))
     for name, meaning, moved in DISK:
         # The root cgroup may count no transfers of its own; the machine's devices have all of them.
         known = {each.device for each in details.filesystems} if name in ROOT_TRANSFERS else set()
@@ -183,16 +183,17 @@ def _page_faults(lines: Sequence[_Line]) -> list[str]:
     return text
 
 
-def _block_transfers(details: Details, lines: Sequence[_Line]) -> list[str]:
+def _block_transfers(
+    names: Mapping[str, str], of_root: Mapping[str, str], lines: Sequence[_Line]
+) -> list[str]:
     """Bytes by device and kind of transfer, in the order of the labels' names."""
     text = []
     devices: dict[str, tuple[str, str]] = {}
-    of_root = _devices_of_root(details)
     for each in lines:
         for io in each.row.detail.io:
             if (found := devices.get(io.device)) is None:
                 major, _, minor = io.device.partition(":")
-                device = label("device", details.devices.get(io.device, ""))
+                device = label("device", names.get(io.device, ""))
                 found = devices[io.device] = device, f'major="{major}",minor="{minor}"'
             if each.row.cgroup == "/":
                 found = label("device", of_root.get(io.device, "")), found[1]
