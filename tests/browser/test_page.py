@@ -420,6 +420,36 @@ def test_a_manifest_that_is_not_shown_is_not_waited_for(browser: BrowserThread) 
     look(browser, node, steps)
 
 
+@pytest.mark.parametrize("width", [360, 700, 1000, 1280, 1440])
+def test_pods_of_one_controller_can_be_told_apart(browser: BrowserThread, width: int) -> None:
+    node = FakeNode()
+    crashed = v1.ContainerState(waiting=v1.ContainerStateWaiting(reason="CrashLoopBackOff"))
+    name = "a-rather-long-payments-api-7c9f6d5b8-00a19"
+    status = container_status("main", restarts=1234, state=crashed)
+    node.put(facts(name, status, namespace="team-5", held={"main": time.time_ns() + 299 * 10**9}))
+
+    def steps(page: Page, site: Site) -> None:
+        pod = page.locator("#list .row")
+        pod.wait_for()
+        assert pod.locator("b").inner_text() == name  # as it is copied
+        assert pod.get_by_role("gridcell", name=f"team-5/{name}").count() == 1
+        whole = "one => one.scrollWidth <= one.clientWidth"
+        edge = "one => one.getBoundingClientRect().right"
+        end = pod.locator("b > :last-child")
+        assert end.inner_text() == "-00a19"
+        assert end.evaluate(edge) <= pod.locator(".name").evaluate(edge)
+        assert pod.locator("b > :first-child").evaluate("one => one.clientWidth") > 60
+        for other in (".name i", ".state span:last-child"):
+            assert pod.locator(other).evaluate(whole)
+        waits = pod.locator(".wait")
+        assert waits.inner_text().startswith("in 4m")
+        assert waits.evaluate("one => one.clientWidth") > 55, "the countdown can be read"
+        page.locator("#views").get_by_role("button", name="Charts").click() if width < 1100 else None
+        page.locator("#cards").wait_for()
+
+    look(browser, node, steps, viewport={"width": width, "height": 700})
+
+
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         rows = page.locator("#list .row")

@@ -4,6 +4,7 @@ const ROWS_BEYOND = 6; // rows in the DOM above and below what is seen
 const SILENCE = 15000; // ms without a message after which the connection counts as lost
 const PAUSES = [500, 1000, 2000, 4000, 8000];
 const MINUTES = 5;
+const NAME_END = 6; // characters: what a ReplicaSet adds, or the ordinal of a StatefulSet
 const HEALTH = [["good", "running"], ["busy", "on their way"], ["bad", "in trouble"], ["over", "completed"]];
 
 const $ = (id) => document.getElementById(id);
@@ -208,7 +209,7 @@ function waiting(wait, named) {
 
 function brief(wait, named) { // for a narrow column that is headed "waiting for"
   const who = named && wait.container ? `${wait.container}: ` : "";
-  const until = wait.until && wait.until > now() ? `again in ${span(wait.until - now() + 999)}` : "";
+  const until = wait.until && wait.until > now() ? `in ${span(wait.until - now() + 999)}` : "";
   if (until) return `${who}${until} · ${wait.text}`;
   return `${who}${wait.text}${wait.since ? ` (${age(wait.since)})` : ""}`;
 }
@@ -342,7 +343,10 @@ let numbers = 0;
 function makeRow(item) {
   const cells = {};
   const twist = el("button", { type: "button", className: "twist", tabIndex: -1, "aria-label": "Containers" });
-  cells.b = el("b");
+  // Names that controllers make differ in their end: where there is no room, the middle is left out.
+  cells.start = el("span");
+  cells.end = el("span");
+  cells.b = el("b", {}, cells.start, cells.end);
   cells.i = el("i");
   cells.stateText = el("span");
   const place = (name) => String(COLUMNS.findIndex(([key]) => key === name) + 1); // some cells may not be there
@@ -359,6 +363,13 @@ function makeRow(item) {
   return { node, cells, twist };
 }
 
+function putName({ b, start, end }, name) {
+  if (b.textContent === name) return;
+  const at = Math.max(0, name.length - NAME_END);
+  start.textContent = name.slice(0, at);
+  end.textContent = name.slice(at);
+}
+
 function put(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 function fillRow({ node, cells, twist }, { key, uid, row, c }) {
@@ -368,13 +379,14 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
   node.setAttribute("aria-selected", key === view.active || (!c && uid === view.uid));
   const use = known.use.get(uid) || {};
   cells.name.title = c ? c.name || "" : `${row.namespace}/${row.name}`;
+  cells.name.setAttribute("aria-label", c && c.more ? `and ${c.more} more` : cells.name.title); // in one piece
   if (c && c.more) {
     node.classList.add("more");
-    put(cells.b, `and ${c.more} more`);
+    putName(cells, `and ${c.more} more`);
     return;
   }
   if (c) {
-    put(cells.b, c.name);
+    putName(cells, c.name);
     put(cells.i, c.kind || "");
     put(cells.stateText, c.state || "Waiting");
     put(cells.ready, c.running ? (c.ready ? "ready" : "not ready") : "");
@@ -387,7 +399,7 @@ function fillRow({ node, cells, twist }, { key, uid, row, c }) {
   } else {
     put(twist, (row.containers || []).length ? (view.opened.has(uid) ? "▾" : "▸") : "");
     node.setAttribute("aria-expanded", view.opened.has(uid));
-    put(cells.b, row.name);
+    putName(cells, row.name);
     put(cells.i, row.namespace === "default" ? "" : row.namespace);
     put(cells.stateText, row.state);
     put(cells.ready, `${row.ready || 0}/${row.total || 0}`);
