@@ -15,6 +15,7 @@ from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.rows import Pulling, Work
+from trio_kubelet.server.pages import node_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -922,6 +923,27 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         wrong(page).clear()  # a browser logs connections that fail
 
     look(browser, node, steps)
+
+
+def test_it_says_when_the_agent_has_another_version_of_it(
+    browser: BrowserThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        for edition in (node_page._edition(), "another"):
+            assert not page.is_visible("#newer")
+            site.go_away()
+            page.wait_for_selector("#lost >> text=Not connected to the node")
+            monkeypatch.setattr(node_page, "_edition", lambda edition=edition: edition)
+            site.come_back()
+            page.wait_for_selector("#lost", state="hidden")
+        page.wait_for_selector("#newer >> text=another version")
+        wrong(page).clear()  # a browser logs connections that fail
+        page.click("#reload")
+        page.wait_for_selector("html[data-link=live]")
+        page.wait_for_selector("#newer", state="hidden")
+
+    look(browser, FakeNode(1), steps)
 
 
 @pytest.mark.parametrize("was_away_for_long", [False, True])

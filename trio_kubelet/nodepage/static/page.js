@@ -90,7 +90,7 @@ const now = () => Date.now() - known.skew;
 
 // ---- The connection -----------------------------------------------------------------------------------------
 
-const link = { socket: null, attempt: 0, failures: 0, heard: 0, due: 0, timer: 0 };
+const link = { edition: null, socket: null, attempt: 0, failures: 0, heard: 0, due: 0, timer: 0 };
 
 async function connect() {
   clearTimeout(link.timer);
@@ -102,6 +102,9 @@ async function connect() {
   try {
     const answer = await fetch("word", { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(SILENCE) });
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+    const edition = answer.headers.get("page-edition");
+    link.edition ??= edition;
+    $("newer").hidden = edition === link.edition;
     const address = new URL(`live/${encodeURIComponent(await answer.text())}`, location.href);
     if (attempt !== link.attempt) return;
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
@@ -162,6 +165,7 @@ function sayLink(is) {
 }
 
 $("again").onclick = connect;
+$("reload").onclick = () => location.reload();
 addEventListener("online", () => { if (!link.socket) connect(); });
 
 // ---- Words --------------------------------------------------------------------------------------------------

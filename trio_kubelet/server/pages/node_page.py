@@ -13,6 +13,7 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Final
 from urllib.parse import urlsplit
@@ -68,7 +69,8 @@ class NodePage:
         if name == "live" or name.startswith("live/"):
             return self._live(request)
         if name == "word":
-            return Response(headers=(("Content-Type", "text/plain"), *_HEADERS), body=self._word.encode())
+            kind = (("Content-Type", "text/plain"), ("Page-Edition", _edition()))
+            return Response(headers=(*kind, *_HEADERS), body=self._word.encode())
         found = _files().get(name)
         if found is None:
             return not_found()
@@ -128,6 +130,12 @@ def same_place(origin: str, host: str) -> bool:
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(host) and parts.netloc.lower() == host.lower()
+
+
+@cache
+def _edition() -> str:
+    """Of the page's files: a page that was loaded from another agent knows by it that it is of another."""
+    return sha256(b"".join(body for body, _ in _files().values())).hexdigest()[:16]
 
 
 @cache
