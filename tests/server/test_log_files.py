@@ -105,6 +105,18 @@ def test_tail_start(sizes: list[int], lines: int, complete: bool, block: int) ->
         assert tail_start(file.fileno(), lines) == wanted
 
 
+@pytest.mark.parametrize("tail", [None, 0, 1])
+async def test_a_file_of_terabytes_with_nothing_in_it_is_soon_given_up(
+    path: pathlib.Path, tail: int | None
+) -> None:
+    put(path, record("a"))
+    os.truncate(path, 1 << 43)
+    before = descriptors()
+    with trio.fail_after(20), pytest.raises(LogError, match=f'line too long in log file "{path}"'):
+        await drained(opened(path, tail))
+    assert descriptors() == before
+
+
 class Follower:
     """A follower in a task, and what it has said."""
 

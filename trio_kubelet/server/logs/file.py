@@ -56,8 +56,13 @@ def position_of(path: str) -> Position | None:
 
 
 def tail_start(descriptor: int, lines: int) -> int:
-    """Where the last `lines` lines of a file begin; a last line without newline is not counted."""
+    """Where the last `lines` lines of a file begin; a last line without newline is not counted.
+
+    A line that is too long to be read is not gone over either: the file may be one of terabytes, with nothing
+    in it. Raises LogError, OSError.
+    """
     right, wanted = os.fstat(descriptor).st_size, lines + 1
+    line_end = right
     while right > 0:
         left = max(0, right - _TAIL_BLOCK)
         block = os.pread(descriptor, right - left, left)
@@ -69,6 +74,10 @@ def tail_start(descriptor: int, lines: int) -> int:
             return left + at + 1
         wanted -= found
         right = left
+        if found:
+            line_end = left + block.index(b"\n")
+        elif line_end - left > _LONGEST_LINE + _TAIL_BLOCK:
+            raise LogError("line too long")
     return 0
 
 
@@ -95,6 +104,9 @@ class LogFile:
             except OSError as exc:
                 self.close()
                 raise LogError(f'failed to read log file "{self.path}": {os_words(exc)}') from exc
+            except LogError as exc:
+                self.close()
+                raise LogError(f'{exc} in log file "{self.path}"') from exc
 
     def close(self) -> None:
         """Gives the descriptor back, once, although work that hangs may end meanwhile in its own thread."""
