@@ -504,6 +504,30 @@ def test_errors_of_metadata_come_in_the_order_of_kubernetes() -> None:
     ]
 
 
+def test_errors_of_a_claim_come_in_the_order_of_kubernetes() -> None:
+    spec = {
+        "accessModes": ["x"],
+        "selector": {"matchLabels": {"a": "<"}},
+        "resources": {"requests": {"storage": "0"}},
+        "storageClassName": "X",
+        "volumeMode": "x",
+        "dataSource": {"kind": "PersistentVolumeClaim", "name": ""},
+        "volumeAttributesClassName": "X",
+    }
+    fields = refused({"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}]})
+    assert [
+        field.removeprefix("spec.volumes[0].ephemeral.volumeClaimTemplate.spec.") for field in fields
+    ] == [
+        "selector.matchLabels",
+        "accessModes",
+        "resources[storage]",
+        "storageClassName",
+        "volumeMode",
+        "dataSource.name",
+        "volumeAttributesClassName",
+    ]
+
+
 def test_the_domain_of_a_key_is_measured_in_bytes_and_so_told() -> None:
     key = f"{'a' * 254}/b"
     with pytest.raises(ManifestError) as caught:

@@ -46,27 +46,25 @@ def _claim(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Problems) ->
     modes = spec.access_modes or []
     if not modes:
         problems.required(f"{here}.accessModes", "at least 1 access mode is required")
+    validate_label_selector(spec.selector, f"{here}.selector", problems)
     for mode in modes:
         if mode not in _ACCESS_MODES:
             problems.unsupported(f"{here}.accessModes", mode, _ACCESS_MODES)
     if "ReadWriteOncePod" in modes and set(modes) & set(_ACCESS_MODES[:3]):
         why = "may not use ReadWriteOncePod with other access modes"
         problems.forbidden(f"{here}.accessModes", why)
-    validate_label_selector(spec.selector, f"{here}.selector", problems)
     storage = (spec.resources.requests or {}).get("storage")
     if storage is None:
         problems.required(f"{here}.resources[storage]")
     elif amount(storage).compare(ZERO) <= 0:
         problems.invalid(f"{here}.resources[storage]", storage, "must be greater than zero")
-    for value, field in (
-        (spec.storage_class_name, "storageClassName"),
-        (spec.volume_attributes_class_name, "volumeAttributesClassName"),
-    ):
-        if value:
-            problems.check(f"{here}.{field}", value, dns_subdomain)
+    if spec.storage_class_name:
+        problems.check(f"{here}.storageClassName", spec.storage_class_name, dns_subdomain)
     if spec.volume_mode is not None and spec.volume_mode not in _VOLUME_MODES:
         problems.unsupported(f"{here}.volumeMode", spec.volume_mode, _VOLUME_MODES)
     _data_sources(spec, here, problems)
+    if spec.volume_attributes_class_name:
+        problems.check(f"{here}.volumeAttributesClassName", spec.volume_attributes_class_name, dns_subdomain)
 
 
 def _data_sources(spec: v1.PersistentVolumeClaimSpec, here: str, problems: Problems) -> None:
