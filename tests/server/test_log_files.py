@@ -178,10 +178,31 @@ async def test_growth_rotation_and_the_end(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_log_of_whole_pieces_is_said_once(
+    path: pathlib.Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is seen by a read that gives nothing, as is that it was emptied."""
+    monkeypatch.setattr(log_file, "PIECE", len(record("a")))
+    put(path, record("a", "b"))
+    watch = LogWatch()
+    follower = Follower(opened(path), watch)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch.run)
+        nursery.start_soon(follower.run)
+        await follower.until(b"a\nb\n")
+        await trio.sleep(1)
+        follower.running = False
+        with trio.fail_after(5):
+            await follower.ended.wait()
+        nursery.cancel_scope.cancel()
+    assert follower.said == b"a\nb\n"
+
+
 async def test_two_rotations_while_nobody_reads(
     path: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A follower goes through the files in the order they were written in."""
+    """A follower goes through the files in the order they were written in, and holds none longer."""
+    before = descriptors()
     put(path, record("a"))
     file = opened(path)
     os.rename(path, f"{path}.20260101-000000")
@@ -198,6 +219,7 @@ async def test_two_rotations_while_nobody_reads(
             await follower.ended.wait()
         nursery.cancel_scope.cancel()
     assert follower.said == b"a\nb\nc\n"
+    assert descriptors() == before
 
 
 async def test_a_log_emptied_in_place(path: pathlib.Path, autojump_clock: trio.testing.MockClock) -> None:
