@@ -45,6 +45,16 @@ def test_events_read_like_kubectls(
     assert "No events" in capsys.readouterr().err
 
 
+def test_events_are_in_the_namespace_of_what_they_are_about(
+    agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    events.append(an_event(8, namespace="other", name="db", reason="Killing"))
+    assert run(agent, "get", "events", "-n", "other", "--no-headers") == 0
+    assert capsys.readouterr().out.split() == ["other", "5s", "Normal", "Killing", "pod/db", "here"]
+    assert run(agent, "get", "events", "-o", "jsonpath={.items[*].metadata.namespace}") == 0
+    assert capsys.readouterr().out.split() == ["default", "default", "other"]
+
+
 def test_a_watch_of_events_prints_each_once(
     agent: Path,
     events: list[dict[str, Any]],

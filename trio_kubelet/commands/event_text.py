@@ -72,9 +72,8 @@ def event_object(event: Json) -> Json:
         "namespace": event["namespace"],
         "name": event["name"],
         "uid": event["uid"],
+        "fieldPath": event["fieldPath"],
     }
-    if event["fieldPath"]:
-        about["fieldPath"] = event["fieldPath"]
     return {
         "apiVersion": "v1",
         "kind": "Event",
