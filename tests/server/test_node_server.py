@@ -21,11 +21,11 @@ from trio_kubelet.config.types import (
     Authentication,
     Authorization,
     WebhookAuthentication,
-    WebhookAuthorization,
 )
 from trio_kubelet.server import node_server
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer
+from trio_kubelet.server.access.reviews import NoServer, Reviews
 from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
 
 ENDPOINTS = [
@@ -321,16 +321,12 @@ async def test_no_certificate_yet_closes_connections(tmp_path: Path) -> None:
 def test_settings_that_let_nobody_in_are_refused() -> None:
     nothing = Authentication(webhook=WebhookAuthentication(enabled=False))
     with pytest.raises(ValueError, match="no authentication method configured"):
-        Authenticator(nothing, SystemClock(), None)
-    with pytest.raises(ValueError, match="no client provided"):
-        Authenticator(Authentication(), SystemClock(), None)
+        Authenticator(nothing, SystemClock(), Reviews(NoServer()))
 
 
 def test_unknown_authorization_modes_are_refused() -> None:
-    with pytest.raises(ValueError, match="no client provided"):
-        authorizer(Authorization(mode="Webhook", webhook=WebhookAuthorization()), None)
     with pytest.raises(ValueError, match="no authorization mode configured"):
-        authorizer(Authorization(mode=""), None)
+        authorizer(Authorization(mode=""), Reviews(NoServer()))
 
 
 async def test_head_has_no_body_and_ends(tmp_path: Path) -> None:

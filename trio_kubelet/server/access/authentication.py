@@ -40,20 +40,19 @@ class Identified(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """What `authentication` of the configuration asks for; a webhook needs `reviews`, else ValueError.
-    `certificate_uids`: certificates may say a user's UID (gate `AllowParsingUserUIDFromCertAuth`).
+    """What `authentication` of the configuration asks for. `certificate_uids`: certificates may say a user's
+    UID (gate `AllowParsingUserUIDFromCertAuth`).
     """
 
     def __init__(
         self,
         settings: Authentication,
         clock: Clock,
-        reviews: Reviews | None,
+        reviews: Reviews,
         *,
         certificate_uids: bool = True,
     ) -> None:
-        if settings.webhook.enabled and reviews is None:
-            raise ValueError("no client provided, cannot use webhook authentication")
+        """Raises ValueError for settings that let nobody in."""
         if not (settings.webhook.enabled or settings.x509.client_ca_file or settings.anonymous.enabled):
             raise ValueError("no authentication method configured")
         self._settings = settings

@@ -81,14 +81,12 @@ class WebhookAuthorizer:
 Authorizer: TypeAlias = AlwaysAllow | WebhookAuthorizer
 
 
-def authorizer(settings: Authorization, reviews: Reviews | None) -> Authorizer:
+def authorizer(settings: Authorization, reviews: Reviews) -> Authorizer:
     """What `authorization.mode` asks for. Raises ValueError."""
     if settings.mode == "AlwaysAllow":
         return AlwaysAllow()
     if settings.mode != "Webhook":
         raise ValueError(f"no authorization mode configured: {settings.mode!r}")
-    if reviews is None:
-        raise ValueError("no client provided, cannot use webhook authorization")
     return WebhookAuthorizer(settings, reviews)
 
 
