@@ -66,13 +66,13 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchPage(NamedTuple):
-    """GET with these parameters and report with `page`."""
+    """GET with these parameters and report with `on_page`."""
 
     params: Mapping[str, str]
 
 
 class WatchFrom(NamedTuple):
-    """Watch with these parameters and report each event with `event`."""
+    """Watch with these parameters and report each event with `on_event`."""
 
     params: Mapping[str, str]
 

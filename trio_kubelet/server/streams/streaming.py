@@ -40,10 +40,7 @@ _QUOTED = 64 * 1024  # bytes of what a command that failed said
 
 
 class StreamingMetrics:
-    """What is counted of streams.
-
-    `idle_seconds`: configuration streamingConnectionIdleTimeout.
-    """
+    """What is counted of streams."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.websockets = MetricMaker(registry).counter(
@@ -64,7 +61,7 @@ _AskForURL = Callable[[Request, StreamOptions], Awaitable[str]]
 
 
 class Streaming:
-    """The handlers; see the module."""
+    """The handlers; see the module. `idle_seconds`: configuration streamingConnectionIdleTimeout."""
 
     def __init__(
         self,
