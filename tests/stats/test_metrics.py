@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.core import Metric
@@ -105,6 +106,22 @@ def test_a_container_with_a_swap_limit_shows_it_and_one_without_does_not() -> No
     found = resources(samples.snapshot(samples.pod(limited, unlimited)))
     (limit,) = found["container_swap_limit_bytes"].samples
     assert (limit.labels["container"], limit.value) == ("a", 7000)
+
+
+def test_a_pod_without_a_cgroup_is_the_sum_of_its_containers() -> None:
+    use = msgspec.structs.replace(samples.runtime_use(), swap_at_ns=samples.NOW, swap=5)
+    both = (samples.container("a", runtime=use), samples.container("b", runtime=use))
+    found = resources(samples.snapshot(samples.pod(*both, use=None)))
+    whole = {
+        name: found[f"pod_{name}"].samples[0] for name in ("memory_working_set_bytes", "swap_usage_bytes")
+    }
+    assert {name: sample.value for name, sample in whole.items()} == {
+        "memory_working_set_bytes": 2 * 233_472,
+        "swap_usage_bytes": 10,
+    }
+    assert {sample.timestamp for sample in whole.values()} == {samples.NOW // 10**6 / 1000}
+    (cpu,) = found["pod_cpu_usage_seconds"].samples
+    assert cpu.value == 2 * 0.031599144
 
 
 def test_two_containers_of_one_name_are_one_series() -> None:
