@@ -180,12 +180,15 @@ def test_a_secret_value_of_the_environment_is_not_shown() -> None:
     assert "hunter2" not in "\n".join(describe_pod(pod, [], [], NOW))
 
 
-def described(spec: dict[str, Any], container: dict[str, Any] | None = None) -> str:
+def described(
+    spec: dict[str, Any], container: dict[str, Any] | None = None, status: dict[str, Any] | None = None
+) -> str:
     """The description of the pod with these fields, without its events and story."""
     pod = copy.deepcopy(POD)
     pod["metadata"]["labels"]["x.io/app"] = "web"
     pod["spec"] |= spec
     pod["spec"]["containers"][0] |= container or {}
+    pod["status"] |= status or {}
     lines = describe_pod(pod, ["Events:"], [], NOW)
     return "\n".join(lines[: lines.index("Events:")]) + "\n"
 
@@ -284,6 +287,16 @@ def test_a_container_is_described_as_kubectl_does() -> None:
 def test_a_limit_that_is_not_set_is_the_nodes() -> None:
     env = [{"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]
     assert "CPU:  node allocatable (limits.cpu)\n" in described({}, {"env": env})
+
+
+def test_the_addresses_of_a_pod_are_described_as_its_variables_have_them() -> None:
+    env = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"status.{name}"}}}
+        for name in ("podIPs", "hostIPs")
+    ]
+    text = described({}, {"env": env}, {"podIPs": [{"ip": "10.0.0.9"}, {"ip": "fd::9"}]})
+    assert "podIPs:   10.0.0.9,fd::9 (v1:status.podIPs)\n" in text
+    assert "hostIPs:  (v1:status.hostIPs)\n" in text
 
 
 def test_the_rest_of_a_pod_is_described_as_kubectl_does() -> None:

@@ -18,6 +18,7 @@ Fields = list[tuple[str, str | Sequence[str] | Below]]
 _NONE = "<none>"
 _SECOND = 1_000_000_000
 _UNLIMITED = ("limits.cpu", "limits.memory")
+_ADDRESSES = ("status.hostIPs", "status.podIPs")
 
 
 def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns: int) -> list[str]:
@@ -232,6 +233,9 @@ def _of_pod(pod: Json, path: str) -> str:
         return str(
             (pod["metadata"].get(base.removeprefix("metadata.")) or {}).get(key.removesuffix("']"), "")
         )
+    if path in _ADDRESSES:
+        listed = pod.get("status", {}).get(path.removeprefix("status."))
+        return ",".join(each["ip"] for each in listed or ())
     try:
         return parse(f"{{.{path}}}").text(pod)
     except JSONPathError:
