@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from trio_kubelet.common.deep_json import MOST_LEVELS, decode_deep, without_depths
+from trio_kubelet.common.deep_json import MOST_LEVELS, decode_deep, decode_flat, without_depths
 
 
 def nested(levels: int, kind: str = "[]") -> bytes:
@@ -42,3 +42,11 @@ def test_several_depths_are_left_out_each_for_itself() -> None:
 def test_what_is_no_json_is_an_error_all_the_same(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_deep(msgspec.json.decode, data)
+
+
+def test_what_is_no_text_is_no_json() -> None:
+    for data in (b'{"a": "\xff"}', b'{"\xff": ' + nested(200_000) + b"}"):
+        with pytest.raises(msgspec.DecodeError):
+            decode_deep(msgspec.json.decode, data)
+        with pytest.raises(msgspec.DecodeError):
+            decode_flat(data, dict[str, str])

@@ -194,11 +194,16 @@ async def test_a_pod_whose_volume_has_lost_its_data_file_keeps_it(place: Path, d
         assert world.metrics.get_sample_value("force_cleaned_failed_volume_operations_total") == 0
 
 
-async def test_garbage_in_a_data_file_harms_nobody(place: Path, driver: DriverProcess) -> None:
+@pytest.mark.parametrize(
+    "content", [b"{nonsense", b'{"driverName": "\xff"}', b"[" * 10_000, b'{"driverName": 7}']
+)
+async def test_garbage_in_a_data_file_harms_nobody(
+    place: Path, driver: DriverProcess, content: bytes
+) -> None:
     claims, pod = claims_of("c"), pod_of("p", "c")
     staged = Path(csi_global_mount(str(place / "root"), DRIVER, "other"))
     make_dirs(str(staged))
-    (staged.parent / "vol_data.json").write_text("{nonsense")
+    (staged.parent / "vol_data.json").write_bytes(content)
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
         await world.tear_down(pod)

@@ -296,7 +296,11 @@ def test_a_file_without_a_number_of_its_disk_does_not_end_the_start(
     directory.mkdir(parents=True)
     saved = iscsi_plan.saved(iscsi_plan.target_of(spec))
     names = set()
-    for content in (saved, msgspec.json.encode({**msgspec.json.decode(saved), "Lun": lun})):
+    for content in (
+        saved,
+        msgspec.json.encode({**msgspec.json.decode(saved), "Lun": lun}),
+        b'{"Iqn":"\xff"}',
+    ):
         (directory / "iscsi.json").write_bytes(content)
         [(path, found)] = disks.read_back(str(place / "plugin"), False)
         assert path == str(directory)

@@ -118,7 +118,7 @@ def read_json(line: bytes) -> Message:
     """A line of Docker's JSON format. Raises BadLine."""
     try:
         found = decode_flat(line, _JSONLine)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except msgspec.DecodeError as exc:
         raise BadLine(str(exc)) from None
     time_ns, stamp = read_stamp("0001-01-01T00:00:00Z" if found.time is None else found.time)
     return Message(time_ns, stamp, found.stream or "", (found.log or "").encode("utf-8", "surrogatepass"))

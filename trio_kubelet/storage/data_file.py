@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import DATA_FILE
@@ -37,7 +38,7 @@ def load(directory: str) -> dict[str, str] | None:
     path = f"{directory}/{DATA_FILE}"
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST), type=dict[str, str])
+            return decode_flat(file.read(_LARGEST), dict[str, str])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
