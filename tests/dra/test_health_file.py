@@ -9,6 +9,7 @@ import pytest
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.dra.driver import _reports
 from trio_kubelet.dra.health import (
+    LONGEST_SECONDS,
     MAX_MESSAGE,
     MOST_REPORTS,
     DeviceHealth,
@@ -76,6 +77,11 @@ def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it()
     [timeout] = re.findall(rb'"HealthCheckTimeout":(\d+)', content)
     assert int(timeout) < 2**63
     assert decode_reports(content, now=100.0, now_ns=NOW)
+
+
+def test_a_span_that_is_no_span_is_read_as_the_longest() -> None:
+    [reports] = decode_reports(KUBELETS.replace(b"5000000000", b"9" * 400), now=100.0, now_ns=NOW).values()
+    assert reports["pool", "dev-1"].seconds == LONGEST_SECONDS
 
 
 def test_how_long_a_report_is_good_is_news_too() -> None:

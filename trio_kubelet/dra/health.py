@@ -22,6 +22,7 @@ UNKNOWN: Final = "Unknown"
 DEFAULT_SECONDS: Final = 30.0
 LONGEST_SECONDS: Final = 365 * 86400.0
 """A report is good for no longer: a kubelet that reads the file counts nanoseconds in 64 bits."""
+_LONGEST_NS: Final = int(LONGEST_SECONDS) * NANOSECONDS
 MOST_REPORTS: Final = 10_000
 """Devices of one driver, those of the latest reports."""
 MAX_MESSAGE: Final = 1024
@@ -139,7 +140,7 @@ def decode_reports(content: bytes, *, now: float, now_ns: int) -> dict[str, dict
     found: dict[str, dict[Key, DeviceHealth]] = {}
     for driver, state in decode_flat(content, dict[str, _Driver]).items():
         for device in (state.devices or {}).values():
-            seconds = device.health_check_timeout / NANOSECONDS or DEFAULT_SECONDS
+            seconds = min(device.health_check_timeout, _LONGEST_NS) / NANOSECONDS or DEFAULT_SECONDS
             age = (now_ns - parse_rfc3339(device.last_updated)) / NANOSECONDS
             if 0 <= age <= seconds:
                 found.setdefault(driver, {})[device.pool_name, device.device_name] = DeviceHealth(
