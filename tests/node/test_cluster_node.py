@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
-from tests.kube.store import Refused, Tree
+from tests.kube.store import Change, Refused, Tree
 from tests.node.nodes import RECORDED, profile
 from tests.node.world import Said
 from trio_kubelet.api import v1
@@ -22,6 +22,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.signals import SignalPlaces
+from trio_kubelet.eviction.thresholds import Signal, Threshold
 from trio_kubelet.machine.system import os_image
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses, parse_node_ip_flag
 from trio_kubelet.node.cluster_node import ClusterNode
@@ -48,6 +49,7 @@ class World:
         self.health = RuntimeHealth(services.runtime)
         self.said = Said()
         self.address: str | None = "192.0.2.2"
+        self.signals: dict[str, Signal] = {}
         places = SignalPlaces(memory=1, root_dir="/", pods_cgroup="/")
         self.node = ClusterNode(
             door=SimulatedDoor(self.server),
@@ -58,7 +60,10 @@ class World:
             images=services.images,
             health=self.health,
             pressure=PressureMonitor(
-                PressureSettings(places=places), services.images, lambda places: {}, self.said
+                PressureSettings(places=places, thresholds=(Threshold("memory.available", "100Mi"),)),
+                services.images,
+                lambda places: self.signals,
+                self.said,
             ),
             events=self.said,
             clock=CLOCK,
@@ -112,6 +117,24 @@ async def test_from_nothing_to_ready(autojump_clock: Clock) -> None:
         assert new_uid != uid
         assert world.get("csinodes")["metadata"]["ownerReferences"][0]["uid"] == new_uid
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_under_pressure_says_so_from_the_start(autojump_clock: Clock) -> None:
+    world, said = World(), set[str]()
+    world.signals = {"memory.available": Signal(1 << 20, 1 << 30)}
+
+    def watch(change: Change) -> None:
+        if change.resource == "nodes" and change.new is not None:
+            conditions = change.new.get("status", {}).get("conditions", ())
+            said.update(c["status"] for c in conditions if c["type"] == "MemoryPressure")
+
+    world.server.store.on_change = watch
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(3)
+        nursery.cancel_scope.cancel()
+    assert said == {"True"}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -418,6 +418,7 @@ async def test_pruning_removes_what_was_selected(tmp_path: Path, autojump_clock:
         observed = await here.status(pod())
         await here.runtime.prune(observed, observed.containers[0].id, remove_all=False)
         assert [c.id for c in here.containers] == [observed.containers[0].id]
+        assert len(os.listdir(here.links)) == 1
         here.fail("RemoveContainer")
         await here.runtime.prune(observed, "", remove_all=True)
         await here.runtime.prune(observed, "", remove_all=True)

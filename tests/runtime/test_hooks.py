@@ -121,6 +121,15 @@ async def test_commands_in_containers(tmp_path: Path, autojump_clock: MockClock)
             await run_in_container(here.cri, web, ["sh", "-c", "exit 3"], 5)
 
 
+async def test_a_command_that_the_runtime_does_not_run(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        await here.sync_ok(pod())
+        here.fail("ExecSync", message="no such program")
+        said = await refused(here, v1.LifecycleHandler(exec=v1.ExecAction(command=["true"])))
+        assert said.startswith('Exec lifecycle hook ([true]) for Container "web" in Pod "')
+        assert said.endswith('no such program, message: ""')
+
+
 async def test_a_port_that_makes_no_sense(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         handler = v1.LifecycleHandler(http_get=v1.HTTPGetAction(path="/", port="nobody", host="h"))

@@ -119,15 +119,18 @@ async def test_a_link_that_cannot_be_made_is_told_and_keeps_no_other_back(
     here.gate.set()
     here.links.mkdir()
     (here.links / "link-0.log").touch()
+    (here.links / "link-1.log").symlink_to(here.link(1).log_path)  # made already
+    (here.links / "link-2.log").symlink_to("/elsewhere")
     async with running(here):
-        await here.linker.add(here.link(0))
-        await here.linker.add(here.link(1))
+        for number in range(3):
+            await here.linker.add(here.link(number))
         await wait_all_tasks_blocked()
-    assert here.turns == [2]
+    assert here.turns == [3]
     assert (here.links / "link-1.log").is_symlink()
     told = capfd.readouterr().err
     assert "Failed to create symbolic link to container log" in told
     assert "id-0" in told
+    assert "id-2" in told
     assert "id-1" not in told
 
 

@@ -38,6 +38,7 @@ async def test_a_sandbox_whose_config_cannot_be_made_was_started(
         await here.sync(pod())
         assert here.measured("kubelet_started_pods_total") == 1
         assert here.measured("kubelet_started_pods_errors_total") == 1
+        assert here.measured("kubelet_started_user_namespaced_pods_errors_total") == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -444,6 +444,7 @@ resources = st.builds(
 
 
 @given(resources)
+@example(Resources(cpu_limit=5, cpu_request=1))  # of which no runtime knows: the least quota is 1 ms
 def test_what_was_started_as_it_is_wanted_looks_unchanged(wanted: Resources) -> None:
     asking = with_resources(container("web"), wanted)
     assert resources_of(asking) == wanted
@@ -471,6 +472,19 @@ def test_a_small_change_is_one() -> None:
     found = in_force(resources_of(asking), reporting(10), linux)
     assert found is not None
     assert found.cpu_request == 9
+
+
+def test_a_limit_is_read_by_the_period_it_was_set_with() -> None:
+    asking = sized(cpu="200m")
+    short = ContainerResources(cpu_period=10_000, cpu_quota=5_000, cpu_shares=204)
+    found = in_force(resources_of(asking), short, container_resources(pod(asking), asking, NODE))
+    assert found is not None
+    assert found.cpu_limit == 500
+
+
+def test_other_resources_stay_as_they_are() -> None:
+    asking = with_resources(sized(cpu="1", **{"hugepages-2Mi": "4Mi"}), Resources(cpu_limit=2000))
+    assert asking.resources.limits == {"cpu": "2000m", "hugepages-2Mi": "4Mi"}
 
 
 def test_a_runtime_that_says_nothing() -> None:

@@ -43,6 +43,11 @@ def test_settings() -> None:
         ({}, 300.0, (1.0, 300.0)),
         ({}, 5.0, (1.0, 5.0)),
         ({"KubeletCrashLoopBackOffMax": False}, None, (1.0, 60.0)),
+        (
+            {"ReduceDefaultCrashLoopBackOffDecay": False, "KubeletCrashLoopBackOffMax": False},
+            None,
+            (10.0, 300.0),
+        ),
     ],
 )
 def test_containers_that_crash_are_restarted_sooner_with_the_gate(
