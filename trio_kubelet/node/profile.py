@@ -103,7 +103,7 @@ def node_profile(
         swap=facts.swap if gates.enabled("NodeSwap") else 0,
         version=version,
         declared_features=tuple(f for f in _DECLARABLE if gates.enabled(f)) if declares else None,
-        declares_host_users=declares and gates.enabled(_NEEDS_RUNTIME),
+        declares_host_users=gates.enabled(_NEEDS_RUNTIME),
         shows_features=gates.enabled("SupplementalGroupsPolicy"),
         local_storage=bool(config.local_storage_capacity_isolation),
         warning="" if facts.cpu_quota else "CPU hardcapping unsupported",
