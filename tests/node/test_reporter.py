@@ -153,6 +153,23 @@ async def test_a_quiet_node_reports_now_and_then(autojump_clock: Clock) -> None:
         assert world.writes() == count + 1
 
 
+async def test_after_a_change_nodes_report_at_different_times(autojump_clock: Clock) -> None:
+    """What they all were told at once must not bring them back together five minutes later."""
+    world = World()
+    async with world.running():
+        await trio.sleep(3600)
+        pauses = set[int]()
+        for health in (NodeHealth(not_ready=("x",)), NodeHealth()) * 4:
+            world.see["health"] = health
+            await trio.sleep(11)
+            count, changed = world.writes(), trio.current_time()
+            while world.writes() == count:  # noqa: ASYNC110 - the server tells nobody
+                await trio.sleep(1)
+            pauses.add(round(trio.current_time() - changed))
+    assert len(pauses) > 4
+    assert all(130 <= pause <= 470 for pause in pauses)
+
+
 async def test_pressure_is_told_when_woken(autojump_clock: Clock) -> None:
     world = World()
     async with world.running():

@@ -114,10 +114,10 @@ class Told:
         return self.answer
 
 
-def said_of(*, ready: bool, handler: str) -> cri.StatusResponse:
+def said_of(*, ready: bool = True, handler: str = "", network: bool = True) -> cri.StatusResponse:
     conditions = [
         cri.RuntimeCondition(type="RuntimeReady", status=ready),
-        cri.RuntimeCondition(type="NetworkReady", status=True),
+        cri.RuntimeCondition(type="NetworkReady", status=network),
     ]
     return cri.StatusResponse(
         status=cri.RuntimeStatus(conditions=conditions), runtime_handlers=[cri.RuntimeHandler(name=handler)]
@@ -145,6 +145,20 @@ async def test_a_runtime_that_is_not_ready_does_not_say_what_it_can_do() -> None
         "container runtime not ready: <nil>",
         "container runtime network not ready: <nil>",
     ]
+
+
+async def test_a_network_that_comes_up_is_seen_within_a_second(autojump_clock: Clock) -> None:
+    runtime = Told()
+    health = RuntimeHealth(cast(RuntimeService, runtime))
+    runtime.answer = said_of(network=False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(health.run)
+        await trio.sleep(20)
+        assert health.network_error() is not None
+        runtime.answer = said_of()
+        await trio.sleep(1.1)
+        assert health.network_error() is None
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("kind", [Kind.HANG, Kind.FAIL])

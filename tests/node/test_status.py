@@ -365,13 +365,19 @@ def test_errors_are_joined_as_kubernetes_does() -> None:
 
 def test_declared_features_follow_gates_and_runtime() -> None:
     assert registered().status.declared_features == RECORDED["status"]["declaredFeatures"]
-    off, _ = initial_node(msgspec.structs.replace(profile(), declared_features=None), seen())
+    needs = ("ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling")
+    needs += ("InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits")
+    none = dict.fromkeys((*needs, "UserNamespacesHostNetworkSupport", "NodeDeclaredFeatures"), False)
+    off, _ = initial_node(profile(gates=none), seen())
     assert off.status.declared_features is None
     gates = {"UserNamespacesHostNetworkSupport": True, "RestartAllContainersOnContainerExits": False}
     features = RuntimeFeatures(user_namespaces_host_network=True)
     node, _ = initial_node(profile(gates=gates), seen(features=features))
     declared = node.status.declared_features or []
     assert declared == sorted(declared)
+    without = {**gates, "UserNamespacesHostNetworkSupport": False}
+    fewer, _ = initial_node(profile(gates=without), seen(features=features))
+    assert "UserNamespacesHostNetworkSupport" not in (fewer.status.declared_features or [])
     assert "UserNamespacesHostNetworkSupport" in declared
     assert "RestartAllContainersOnContainerExits" not in declared
 

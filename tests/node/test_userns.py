@@ -132,6 +132,28 @@ async def test_ids_that_would_overlap_with_those_of_others_are_refused(tmp_path:
         await ranges(tmp_path).mapping(pod("a"), "")
 
 
+@pytest.mark.parametrize(
+    ("uids", "gids"),
+    [
+        ([(8, 0)], [(9, 0)]),  # users and groups are others
+        ([(8, 1)], [(8, 1)]),  # root of the pod is nobody
+        ([(8, 0), (9, 1)], [(8, 0), (9, 1)]),
+        ([], []),
+    ],
+)
+async def test_ids_that_no_agent_gave_are_refused(
+    uids: list[tuple[int, int]], gids: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    def mappings(parts: list[tuple[int, int]]) -> list[dict[str, int]]:
+        return [{"hostId": host * UNIT, "containerId": at * UNIT, "length": UNIT} for host, at in parts]
+
+    await ranges(tmp_path).mapping(pod("a"), "")
+    record = msgspec.json.encode({"uidMappings": mappings(uids), "gidMappings": mappings(gids)})
+    (tmp_path / "pods/a/userns").write_bytes(record)
+    with pytest.raises(ConfigError, match="mappings file of pod a is not one of the agent's"):
+        await ranges(tmp_path).mapping(pod("a"), "")
+
+
 async def test_ids_outside_of_the_machines_are_refused(tmp_path: Path) -> None:
     await ranges(tmp_path, IDRange(UNIT, UNIT)).mapping(pod("a"), "")
     with pytest.raises(ConfigError, match="id 65536 is out of range"):
