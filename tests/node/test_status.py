@@ -20,6 +20,7 @@ from trio_kubelet.devices.values import Counts
 from trio_kubelet.machine.facts import capacity_of, has_cpu_quota, node_allocatable, threshold_amount
 from trio_kubelet.node.conditions import NodeHealth, find, is_ready
 from trio_kubelet.node.events import echo_to_node, start_events
+from trio_kubelet.node.profile import declared_features
 from trio_kubelet.node.registration import initial_node, reconcile
 from trio_kubelet.node.runtime_health import RuntimeFeatures
 from trio_kubelet.node.status import differs, shown_images, with_status
@@ -365,11 +366,17 @@ def test_errors_are_joined_as_kubernetes_does() -> None:
 
 def test_declared_features_follow_gates_and_runtime() -> None:
     assert registered().status.declared_features == RECORDED["status"]["declaredFeatures"]
-    needs = ("ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling")
-    needs += ("InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits")
-    none = dict.fromkeys((*needs, "UserNamespacesHostNetworkSupport", "NodeDeclaredFeatures"), False)
-    off, _ = initial_node(profile(gates=none), seen())
+    all_of_them = (
+        "ExtendWebSocketsToKubelet",
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+        "UserNamespacesHostNetworkSupport",
+    )
+    none = profile(gates=dict.fromkeys((*all_of_them, "NodeDeclaredFeatures"), False))
+    off, _ = initial_node(none, seen())
     assert off.status.declared_features is None
+    assert declared_features(none, host_users=True) is None
     gates = {"UserNamespacesHostNetworkSupport": True, "RestartAllContainersOnContainerExits": False}
     features = RuntimeFeatures(user_namespaces_host_network=True)
     node, _ = initial_node(profile(gates=gates), seen(features=features))
