@@ -121,6 +121,7 @@ async def test_pods_that_vanish_are_told_of_once(autojump_clock: trio.testing.Mo
         await eventually(lambda: gone == [first], 5)
         server.store.create("pods", "d", a_pod("a"))
         await eventually(lambda: len(source.pods) == 2, 5)
+        server.store.patch("pods", "d", "b", {"metadata": {"labels": {"another": "one"}}}, True)
         await trio.sleep(5)
         assert gone == [first]
 
