@@ -114,7 +114,9 @@ class FakeNode:
 
     def detail(self, pod: v1.Pod) -> Detail:
         if self.is_long:
-            return Detail(uid=pod.metadata.uid, manifest=None, configs=None, notes=["the manifest is too long"])
+            return Detail(
+                uid=pod.metadata.uid, manifest=None, configs=None, notes=["the manifest is too long"]
+            )
         manifest = {"metadata": {"name": pod.metadata.name, "labels": pod.metadata.labels or {}}}
         return Detail(uid=pod.metadata.uid, manifest=manifest, configs=self.configs, notes=[])
 

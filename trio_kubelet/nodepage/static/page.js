@@ -473,8 +473,17 @@ for (const [health, word] of HEALTH) {
 for (const [key, word, align, short] of COLUMNS) {
   const button = el("button", { type: "button", title: `Sort by ${word.toLowerCase()}` }, short || word);
   if (short) button.setAttribute("aria-label", word);
-  button.onclick = () => { view.up = view.sort === key ? !view.up : true; view.sort = key; redraw("list"); };
+  button.onclick = () => sortBy(key, view.sort === key ? !view.up : true);
+  $("sort").append(el("option", { value: key }, word)); // where there are no columns
   $("columns").append(el("div", { className: align || "", role: "columnheader", "aria-colindex": String($("columns").children.length + 1), data: { key } }, button));
+}
+
+$("sort").onchange = (event) => sortBy(event.target.value, true);
+
+function sortBy(key, up) {
+  view.sort = $("sort").value = key;
+  view.up = up;
+  redraw("list");
 }
 
 function drawHead() {
@@ -683,7 +692,8 @@ function drawDetail() {
   if (!view.uid) return;
   const told = known.events.find((event) => event.uid === view.uid);
   put($("detail-name"), row.name ? `${row.namespace}/${row.name}` : told ? told.pod : "An unknown pod");
-  const facts = [row.state, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message];
+  const ready = row.total ? `${row.ready || 0}/${row.total} ready` : "";
+  const facts = [row.state, ready, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message];
   put($("detail-facts"), there ? facts.filter(Boolean).join(" · ") : "This pod is gone: it is no longer on this node.");
   const waits = ((there && row.waits) || []).map((wait) => el("li", {}, waiting(wait, true)));
   if (there && row.more_waits) waits.push(el("li", {}, `and ${row.more_waits} more`));
