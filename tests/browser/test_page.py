@@ -822,6 +822,23 @@ def test_an_event_of_a_pod_with_a_long_name_can_be_read(browser: BrowserThread) 
     look(browser, node, steps, viewport={"width": 1280, "height": 760})
 
 
+def test_a_pod_is_printed_as_a_whole(browser: BrowserThread) -> None:
+    node = FakeNode(1)
+    node.logs["uid-pod-000/main"] = "".join(f"line {number}\n" for number in range(300))
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").click()
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=line 299")
+        page.emulate_media(media="print")
+        height = page.locator("#log").evaluate("log => log.getBoundingClientRect().height")
+        assert height > 300 * 12
+        assert page.evaluate("document.documentElement.scrollHeight") > height
+        assert page.pdf().count(b"/Type /Page\n") > 3
+
+    look(browser, node, steps)
+
+
 def test_in_a_low_window_all_of_a_pod_can_be_reached(browser: BrowserThread) -> None:
     """As where 1280 × 1024 is shown four times as large."""
 
