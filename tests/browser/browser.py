@@ -136,6 +136,7 @@ class Site:
         self.node = node
         self.port = 0
         self.pause = 0.0  # seconds until a request is answered
+        self.refusal: Response | None = None  # of all requests
         self.feed: Feed | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
@@ -169,6 +170,8 @@ class Site:
 
         async def answer(request: Request) -> Response | Hijack:
             await trio.sleep(self.pause)
+            if self.refusal is not None:
+                return self.refusal
             return await page.answer(request)
 
         handler.handle(ROOT, answer)

@@ -15,6 +15,7 @@ from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.rows import Pulling, Work
+from trio_kubelet.server.http.serve import Response
 from trio_kubelet.server.pages import node_page
 
 if TYPE_CHECKING:
@@ -946,6 +947,33 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
         wrong(page).clear()  # a browser logs connections that fail
 
     look(browser, node, steps)
+
+
+def test_it_says_why_it_is_refused(browser: BrowserThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = b'{"kind": "Status", "message": "nodes is forbidden: <b>ana</b> cannot", "code": 403}'
+
+    def steps(page: Page, site: Site) -> None:
+        def refused(code: int, kind: str, body: bytes, words: str) -> None:
+            site.go_away()
+            page.wait_for_selector("#lost >> text=Not connected to the node")
+            site.refusal = Response(status=code, headers=(("Content-Type", kind),), body=body)
+            site.come_back()
+            said = f"Not connected to the node ({words}). What is shown may be old."
+            until(lambda: page.locator("#lost-text").inner_text() == said)
+
+        row(page, "pod-000").wait_for()
+        refused(403, "application/json", status, "403 Forbidden: nodes is forbidden: <b>ana</b> cannot")
+        refused(401, "text/plain", b"Open it anew.\n", "401 Unauthorized: Open it anew")
+        refused(502, "text/html", b"<h1>Bad gateway</h1>", "502 Bad Gateway")
+        site.refusal = None
+        page.wait_for_selector("html[data-link=live]")
+        monkeypatch.setattr(node_page, "READERS", 1)
+        other = page.context.new_page()
+        other.goto(site.address)
+        other.wait_for_selector("#lost >> text=It has too many readers")
+        wrong(page).clear()  # a browser logs connections that fail
+
+    look(browser, FakeNode(1), steps)
 
 
 def test_it_says_when_the_agent_has_another_version_of_it(

@@ -101,7 +101,7 @@ async function connect() {
   let socket;
   try {
     const answer = await fetch("word", { cache: "no-store", credentials: "same-origin", signal: AbortSignal.timeout(SILENCE) });
-    if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+    if (!answer.ok) throw new Error(await refusal(answer));
     const edition = answer.headers.get("page-edition");
     link.edition ??= edition;
     $("newer").hidden = edition === link.edition;
@@ -127,6 +127,13 @@ async function connect() {
     take(JSON.parse(typeof event.data === "string" ? event.data : text.decode(event.data)));
   };
   socket.onclose = () => lost("the connection ended");
+}
+
+async function refusal(answer) { // in the words of the node, of its proxy, or of the API server
+  const kind = answer.headers.get("content-type") || "", text = await answer.text();
+  let words = kind.startsWith("text/plain") ? text : "";
+  if (kind.startsWith("application/json")) try { words = JSON.parse(text).message; } catch { /* the number has to do */ }
+  return [`${answer.status} ${answer.statusText}`.trim(), String(words || "").trim().slice(0, 300)].filter(Boolean).join(": ");
 }
 
 function hangUp() { // what still arrives of it does not count
@@ -160,7 +167,7 @@ function sayLink(is) {
   $("lost").hidden = is === "live" || (is === "connecting" && !link.failures);
   const left = Math.max(0, Math.ceil((link.due - Date.now()) / 1000));
   // What counts down is apart: the rest is read out, once.
-  put($("lost-text"), `Not connected to the node (${link.why || "no answer"}). What is shown may be old.`);
+  put($("lost-text"), `Not connected to the node (${(link.why || "no answer").replace(/\.$/, "")}). What is shown may be old.`);
   put($("lost-next"), link.due && left ? `Trying again in ${left} s.` : "Trying again.");
 }
 
