@@ -71,8 +71,8 @@ class NodePage:
         if name == "word" and self._readers >= READERS:  # a page is not told how its WebSocket was refused
             return text(503, "It has too many readers.\n", (("Retry-After", "10"),))
         if name == "word":
-            kind = (("Content-Type", "text/plain"), ("Page-Edition", _edition()))
-            return Response(headers=(*kind, *_HEADERS), body=self._word.encode())
+            told = (("Content-Type", "text/plain"), ("Page-Edition", _edition()))
+            return Response(headers=(*told, *_HEADERS), body=self._word.encode())
         found = _files().get(name)
         if found is None:
             return not_found()
