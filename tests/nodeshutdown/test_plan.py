@@ -70,6 +70,13 @@ def test_which_configuration_counts() -> None:
     assert periods_of(KubeletConfiguration(), by_priority=True) == ()
 
 
+def test_parts_of_a_second_count_together() -> None:
+    config = KubeletConfiguration(shutdown_grace_period=2.3, shutdown_grace_period_critical_pods=1.3)
+    assert periods_of(config, by_priority=True) == (Period(0, 1), Period(SYSTEM_CRITICAL, 1))
+    config = KubeletConfiguration(shutdown_grace_period=3.2, shutdown_grace_period_critical_pods=1.3)
+    assert periods_of(config, by_priority=True) == (Period(0, 1), Period(SYSTEM_CRITICAL, 1))
+
+
 PRIORITIES = st.integers(-10, 10)
 
 

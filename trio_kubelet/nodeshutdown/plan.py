@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.types import KubeletConfiguration
 
 SYSTEM_CRITICAL: Final = 2_000_000_000
@@ -45,7 +46,8 @@ def periods_of(config: KubeletConfiguration, *, by_priority: bool) -> tuple[Peri
     ]
     total, critical = config.shutdown_grace_period, config.shutdown_grace_period_critical_pods
     if not found and total and 0 <= critical <= total:
-        found = [Period(0, int(total - critical)), Period(SYSTEM_CRITICAL, int(critical))]
+        others = round((total - critical) * NANOSECONDS) // NANOSECONDS  # 2.3 - 1.3 is less than 1
+        found = [Period(0, others), Period(SYSTEM_CRITICAL, int(critical))]
     return tuple(sorted(found, key=lambda each: each.priority))
 
 
