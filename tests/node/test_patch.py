@@ -98,6 +98,16 @@ def test_addresses_are_replaced_and_the_spec_is_left_alone() -> None:
     }
 
 
+def test_the_first_addresses_replace_those_that_somebody_wrote_meanwhile() -> None:
+    """They would merge by type with them: of two of a type, one would be lost, and others would stay."""
+    new, _ = with_status(v1.Node(), profile(), seen(addresses=("192.0.2.2", "2001:db8::2")))
+    patch = node_patch(v1.Node(), new)
+    assert patch["status"]["addresses"][-1] == {"$patch": "replace"}
+    meanwhile = {"status": {"addresses": [{"type": "ExternalIP", "address": "198.51.100.1"}]}}
+    merged = strategic_merge(meanwhile, patch)["status"]["addresses"]
+    assert [each["address"] for each in merged] == ["192.0.2.2", "2001:db8::2", "node-a"]
+
+
 def test_a_message_that_changes_is_written_alone() -> None:
     old, _ = with_status(v1.Node(), profile(), seen(health=NodeHealth(not_ready=["x"])))
     new, _ = with_status(old, profile(), seen(health=NodeHealth(not_ready=["y"])))

@@ -47,7 +47,7 @@ def _map_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Tree:
                 patch[key] = change
         elif key == _CONDITIONS:
             patch |= _conditions_patch(before or [], value or [])
-        elif key == _ADDRESSES and before:
+        elif key == _ADDRESSES:
             patch[key] = [*(value or []), {"$patch": "replace"}]
         else:
             patch[key] = value
