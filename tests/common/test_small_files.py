@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.common.small_files import SMALL, TooLarge, read_small, write_small
+from trio_kubelet.common.small_files import SMALL, TooLarge, read_small, replace_small, write_small
 
 
 @pytest.fixture
@@ -92,3 +93,25 @@ def test_an_error_names_the_file_and_leaves_nothing_open(tmp_path: Path) -> None
     with pytest.raises(OSError, match="No space left"):
         write_small("/dev/full", b"content", mode=0o666)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_file_is_replaced_whole_or_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    path = tmp_path / "file"
+    replace_small(str(path), b"old", mode=0o600, sync=sync)
+    with path.open("rb") as reader:
+        replace_small(str(path), b"something new", mode=0o644, sync=sync)
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"something new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+    def full(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_small(str(path), b"newer", mode=0o600, sync=sync)
+    assert path.read_bytes() == b"something new"
+    assert os.listdir(tmp_path) == ["file"]

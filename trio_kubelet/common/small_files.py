@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import Final
 
 SMALL: Final = 64 << 10
@@ -52,3 +53,20 @@ def write_small(path: str, content: bytes, *, mode: int, sync: bool = False) -> 
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_small(path: str, content: bytes, *, mode: int, sync: bool = True) -> None:
+    """The file has this content and mode or, whatever happens, stays as it was; with `sync` also when the
+    power goes.
+
+    Nobody sees half of it: who has it open goes on with the old one. Raises OSError.
+    """
+    directory, name = os.path.split(path)
+    fresh = os.path.join(directory, f".{name}.new")
+    try:
+        write_small(fresh, content, mode=mode, sync=sync)
+        os.replace(fresh, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(fresh)
+        raise

@@ -15,7 +15,7 @@ import trio
 
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.common.small_files import read_small, write_small
+from trio_kubelet.common.small_files import read_small, replace_small
 
 log = get_logger(__name__)
 
@@ -85,8 +85,5 @@ def read_state(path: str) -> bytes | None:
 
 
 def replace_state(path: str, content: bytes) -> None:
-    """The file has this content or, whatever happens, the one it had. Blocking; raises OSError."""
-    directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.new")
-    write_small(temporary, content, mode=_MODE, sync=True)
-    os.replace(temporary, path)
+    """The state file has this content or, whatever happens, the one it had. Blocking; raises OSError."""
+    replace_small(path, content, mode=_MODE)

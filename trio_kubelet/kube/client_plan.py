@@ -16,7 +16,8 @@ import msgspec
 
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.certificates.files import PairFiles, stored_pair, write_whole
+from trio_kubelet.common.small_files import replace_small
+from trio_kubelet.kube.certificates.files import PairFiles, stored_pair
 from trio_kubelet.kube.kubeconfig import (
     IN_CLUSTER,
     ClientConfig,
@@ -117,7 +118,7 @@ def write_kubeconfig(config: ClientConfig, pem_path: str, path: str) -> None:
     """Writes a kubeconfig as the kubelet lays it out. Raises KubeconfigError. Blocking."""
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), mode=0o755, exist_ok=True)
-        write_whole(path, render_kubeconfig(config, pem_path), 0o600)
+        replace_small(path, render_kubeconfig(config, pem_path), mode=0o600)
     except OSError as exc:
         raise KubeconfigError(f"{path}: cannot be written: {error_words(exc)}") from exc
 

@@ -24,7 +24,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.common.small_files import write_small
+from trio_kubelet.common.small_files import replace_small
 from trio_kubelet.dbus.doors import Bus, Subscription
 from trio_kubelet.dbus.values import BusError
 from trio_kubelet.nodeshutdown.doors import ShutdownPodsDoor
@@ -256,7 +256,4 @@ def load_state(root_dir: str) -> ShutdownState:
 
 def store_state(root_dir: str, state: ShutdownState) -> None:
     """Writes the file, whole or not at all. Blocking. Raises OSError."""
-    path = os.path.join(root_dir, STATE_FILE)
-    fresh = os.path.join(root_dir, f".tmp-{STATE_FILE}")
-    write_small(fresh, msgspec.json.encode(state), mode=0o644, sync=True)
-    os.replace(fresh, path)
+    replace_small(os.path.join(root_dir, STATE_FILE), msgspec.json.encode(state), mode=0o644)

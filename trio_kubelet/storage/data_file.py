@@ -11,6 +11,7 @@ import msgspec
 
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.go_words import error_words
+from trio_kubelet.common.small_files import replace_small
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import DATA_FILE
 
@@ -25,12 +26,8 @@ LIFECYCLE: Final = "volumeLifecycleMode"
 
 def save(directory: str, data: Mapping[str, str]) -> None:
     """Writes the file, whole or not at all. Raises OSError."""
-    path = f"{directory}/{DATA_FILE}"
     text = json.dumps(dict(sorted(data.items())), separators=(",", ":"), ensure_ascii=False) + "\n"
-    fresh = f"{path}.new"
-    with open(fresh, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    os.replace(fresh, path)
+    replace_small(f"{directory}/{DATA_FILE}", text.encode(errors="surrogateescape"), mode=0o644, sync=False)
 
 
 def load(directory: str) -> dict[str, str] | None:

@@ -1,6 +1,5 @@
-"""The files of a certificate and its key: their paths, their versions, writing them whole (blocking, for a
-worker thread), and PEM blocks, found among other text and written in one form (pure, without the library for
-certificates).
+"""The files of a certificate and its key: their paths and versions, and PEM blocks, found among other text
+and written in one form (pure, without the library for certificates).
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ import binascii
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Final
 
 import msgspec
-
-from trio_kubelet.common.small_files import write_small
 
 
 class PairFiles(msgspec.Struct, frozen=True):
@@ -53,17 +49,6 @@ def held(path: str) -> str:
     with open(descriptor, "wb", closefd=False) as copy:
         copy.write(data)
     return f"/proc/self/fd/{descriptor}"
-
-
-def write_whole(path: str, data: bytes, mode: int) -> None:
-    """Writes a file so that nobody ever sees half of it, power cuts included. Raises OSError. Blocking."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        write_small(temporary, data, mode=mode, sync=True)
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):  # moved to its place, if all went well
-            os.unlink(temporary)
 
 
 _BLOCK: Final = re.compile(

@@ -22,7 +22,8 @@ from trio_kubelet.common.backoff import Pauses, generator
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.common.small_files import replace_small
+from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import PrivateKey, key_pem, new_key, parse_key
 from trio_kubelet.kube.certificates.request import (
     SERVER_AUTH,
@@ -241,7 +242,7 @@ def _load_or_make_key(path: str) -> PrivateKey:
         log.warning("Key of an unfinished request cannot be used, making a new one", err=exc)
     key = new_key()
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    write_whole(path, key_pem(key), 0o600)
+    replace_small(path, key_pem(key), mode=0o600)
     return key
 
 

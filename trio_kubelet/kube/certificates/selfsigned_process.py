@@ -17,7 +17,8 @@ import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.common.go_words import error_words
-from trio_kubelet.kube.certificates.files import PairFiles, write_whole
+from trio_kubelet.common.small_files import replace_small
+from trio_kubelet.kube.certificates.files import PairFiles
 
 _DEADLINE = 60.0
 
@@ -66,8 +67,8 @@ def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
     if answer.made:
         try:
             os.makedirs(os.path.dirname(files.key), mode=0o755, exist_ok=True)
-            write_whole(files.key, answer.made.key, 0o600)
-            write_whole(files.certificate, answer.made.certificates, 0o644)
+            replace_small(files.key, answer.made.key, mode=0o600)
+            replace_small(files.certificate, answer.made.certificates, mode=0o644)
         except OSError as exc:
             text = f"{files.certificate}: cannot write a self-signed certificate: {error_words(exc)}"
             raise OSError(text) from exc

@@ -13,7 +13,8 @@ import time
 import msgspec
 
 from trio_kubelet.common.clock import NANOSECONDS
-from trio_kubelet.kube.certificates.files import PairFiles, stored_path, write_whole
+from trio_kubelet.common.small_files import replace_small
+from trio_kubelet.kube.certificates.files import PairFiles, stored_path
 from trio_kubelet.kube.certificates.pair import (
     Leaf,
     certificate_pem,
@@ -58,7 +59,7 @@ class PairStore:
         os.makedirs(self._directory, mode=0o755, exist_ok=True)
         moment = time.localtime(now_ns // NANOSECONDS)
         path = os.path.abspath(self._path(time.strftime("%Y-%m-%d-%H-%M-%S", moment)))
-        write_whole(path, written, 0o600)
+        replace_small(path, written, mode=0o600)
         stored = Stored(self.current_files, read_pair(PairFiles(path, path)))
         self._point_to(path)
         return stored
