@@ -43,6 +43,17 @@ async def test_a_driver_that_fails_is_asked_again_and_its_words_are_told(
         await world.tear_down(pod)
 
 
+async def test_what_was_surely_not_staged_is_not_unstaged(place: Path, driver: DriverProcess) -> None:
+    driver.fail(NodeStageVolume={"code": 13})
+    async with running_world(place, claims=claims_of("c"), driver=driver) as world:
+        pod = pod_of("p", "c")
+        assert (await world.set_up(pod, patience=0.5)).unmounted == ("c",)
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        await trio.sleep(0.5)
+        assert "NodeUnstageVolume" not in driver.methods("begin")
+
+
 async def test_a_pod_that_goes_after_its_volume_was_staged_leaves_nothing(
     place: Path, driver: DriverProcess
 ) -> None:
@@ -68,6 +79,37 @@ async def test_what_may_have_been_published_is_unpublished(place: Path, driver: 
         driver.fail()
         await world.tear_down(pod)
         assert mounted_below(world.root / "pods") == []
+
+
+async def test_what_may_have_been_published_is_unpublished_though_its_driver_went_meanwhile(
+    place: Path, driver: DriverProcess
+) -> None:
+    driver.fail(NodePublishVolume={"code": 4, "when": "after"})
+    async with running_world(place, claims=claims_of("c"), driver=driver) as world:
+        pod = pod_of("p", "c")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.set_up, pod)
+            await world.until(lambda: world.reasons("FailedMount"))
+            await world.deregister()
+            await world.until(lambda: "not found in the list" in world.reasons("FailedMount")[-1])
+            nursery.cancel_scope.cancel()
+        driver.fail()
+        await world.register()
+        await world.tear_down(pod)
+        assert "NodeUnpublishVolume" in driver.methods()
+        assert mounted_below(world.root / "pods") == []
+
+
+async def test_a_pod_whose_driver_has_never_come_ends(place: Path, driver: DriverProcess) -> None:
+    pod = pod_of(
+        "p",
+        volumes=[{"name": "own", "csi": {"driver": DRIVER}}],
+        containers=[{"name": "c", "volumeMounts": [{"name": "own", "mountPath": "/o"}]}],
+    )
+    async with running_world(place, claims=claims_of(), driver=driver, register=False) as world:
+        assert (await world.set_up(pod, patience=0.5)).unmounted == ("own",)
+        with trio.fail_after(30):
+            await world.tear_down(pod)
 
 
 async def test_a_call_that_hangs_holds_up_its_own_volume_only(place: Path, driver: DriverProcess) -> None:
