@@ -186,8 +186,6 @@ class PodWorkers(WorkerTable):
         result = step(before, message, now_ns)
         worker = result.worker
         if worker is None:
-            if stopped is not None:
-                stopped.set()
             return
         self._workers[uid] = worker
         slot = self._slots.setdefault(uid, Slot())
