@@ -27,6 +27,14 @@ async def test_the_pods_of_one_update_are_started(autojump_clock: trio.abc.Clock
     assert trio.current_time() < 8
 
 
+async def test_what_has_ended_before_is_started(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.runtime.add("uid-a", "a")
+    world.runtime.die("uid-a")
+    assert await once(world, make_pod("a")) == ["uid-a"]
+    assert world.runtime.alive() == {"uid-a"}
+
+
 async def test_no_update_in_time_is_an_error(autojump_clock: trio.abc.Clock) -> None:
     with pytest.raises(RunOnceError, match="no pod manifest update after 1s"):
         await once(World())

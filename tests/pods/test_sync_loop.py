@@ -117,6 +117,20 @@ async def test_containers_that_were_removed_to_start_anew_start_at_once(
         assert world.runtime.starts("uid-web")[1] - died < 3
 
 
+async def test_that_a_container_waits_to_be_restarted_is_shown_at_once(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    world, pod = World(), make_pod()
+    async with world.running():
+        await running_pod(world, pod)
+        for _ in range(2):  # after the first time it starts at once
+            world.runtime.die("uid-web")
+            await trio.sleep(3)
+        [container] = world.status(pod).container_statuses or []
+        assert container.state.waiting is not None
+        assert container.state.waiting.reason == "CrashLoopBackOff"
+
+
 async def test_the_events_of_a_start_are_one_round(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     async with world.running():
@@ -399,6 +413,25 @@ async def test_a_refused_pod_that_is_deleted_takes_no_room(
         await world.update(replace(greedy, metadata=metadata), source="api")
         await world.add(modest, source="api")
         await world.until(lambda: "uid-modest" in world.runtime.alive(), 10)
+
+
+async def test_a_pod_that_has_failed_takes_its_room_until_it_has_stopped(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    web, early, late = (asking(name, "1500m", source="api") for name in ("web", "early", "late"))
+    world.runtime.stop_takes["uid-web"] = 8
+    async with world.running():
+        await running_pod(world, web, "api")
+        stopped = world.room.workers.kill(web, patch=lambda status: replace(status, phase="Failed"))
+        await trio.sleep(2)
+        assert world.status(web).phase == "Failed"
+        await world.add(early, source="api")
+        await trio.sleep(1)
+        assert world.status(early).reason == "OutOfcpu"
+        await stopped.wait()
+        await trio.sleep(1)
+        await running_pod(world, late, "api")
 
 
 async def test_a_critical_pod_starts_when_its_victims_have_ended(
