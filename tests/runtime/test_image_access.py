@@ -20,7 +20,7 @@ from tests.runtime.world import World, world
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Login, SecretSource
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.image_access import PRUNE_PERIOD, AccessMetrics, ImageAccess
-from trio_kubelet.runtime.images import ImageError, ImageManager, ImagePullSettings
+from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
 from trio_kubelet.runtime.pull_records import (
     Check,
     Policy,
@@ -32,7 +32,7 @@ from trio_kubelet.runtime.pull_records import (
     pullers_of,
     with_pullers,
 )
-from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.results import Reason, StartError
 
 DEFAULT = Policy("NeverVerifyPreloadedImages")
 APP = "private/app:1"
@@ -115,12 +115,12 @@ async def test_who_may_not_use_it_is_not_told_that_it_is_there(
     async with world(tmp_path) as here:
         node = Guarded(here, tmp_path / "root")
         await node.run(APP, from_secret())
-        with pytest.raises(ImageError) as error:
+        with pytest.raises(StartError) as error:
             await node.run(APP, policy="Never")
         assert error.value.reason is Reason.ERR_IMAGE_NEVER_PULL
         assert error.value.message == (f'Container image "{APP}" is not present with pull policy of Never')
         here.fail("PullImage", message="denied")
-        with pytest.raises(ImageError, match="denied"):
+        with pytest.raises(StartError, match="denied"):
             await node.run(APP)
 
 
@@ -165,7 +165,7 @@ async def test_records_and_intents_as_the_kubelet_writes_them(
     async with world(tmp_path) as here:
         node = Guarded(here, tmp_path / "root")
         here.fail("PullImage", message="denied")
-        with pytest.raises(ImageError):
+        with pytest.raises(StartError):
             await node.run("private/denied:1")
         assert node.files("pulling") == node.files("pulled") == []
         await node.run(APP, from_account())
@@ -296,7 +296,7 @@ async def test_without_a_place_for_intents_nothing_is_pulled(
         root = tmp_path / "root"
         root.write_text("no directory")
         node = Guarded(here, root)
-        with pytest.raises(ImageError, match="Failed to record image pull intent") as error:
+        with pytest.raises(StartError, match="Failed to record image pull intent") as error:
             await node.run(APP)
         assert error.value.reason is Reason.ERR_IMAGE_PULL
         assert node.pulls == 0

@@ -16,7 +16,6 @@ from trio_kubelet.credential_providers.keyring import Credential, Login
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService
 from trio_kubelet.runtime.images import (
-    ImageError,
     ImageManager,
     ImagePullSettings,
     ImageRequest,
@@ -24,7 +23,7 @@ from trio_kubelet.runtime.images import (
     image_user,
     pull_failure,
 )
-from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason
+from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason, StartError
 from trio_kubelet.sim.door import sim_services
 
 
@@ -53,8 +52,8 @@ class Asker:
             )
         )
 
-    async def refused(self, image: str, policy: str = "IfNotPresent", uid: str = "uid-1") -> ImageError:
-        with pytest.raises(ImageError) as caught:
+    async def refused(self, image: str, policy: str = "IfNotPresent", uid: str = "uid-1") -> StartError:
+        with pytest.raises(StartError) as caught:
             await self.ask(image, policy, uid)
         return caught.value
 
@@ -269,7 +268,7 @@ async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojum
         assert asker.pulls == 2
         assert secret.asked == ["docker.io/private/app"]
         here.fail("PullImage", message="denied", count=2)
-        with pytest.raises(ImageError) as caught:
+        with pytest.raises(StartError) as caught:
             await asker.ask("private/other:1", pull_secrets=(secret,))
         assert caught.value.message == "denied"
 
@@ -287,7 +286,7 @@ async def test_a_pod_with_many_credentials_holds_up_nobody(tmp_path: Path, autoj
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour)
             secret = Secret(*(f"user-{n}" for n in range(20_000)))
-            with pytest.raises(ImageError) as caught:
+            with pytest.raises(StartError) as caught:
                 await asker.ask("localhost/slow-2-denied:1", pull_secrets=(secret,))
         assert "pull access denied" in caught.value.message
         assert took == [pytest.approx(3, abs=0.1)]

@@ -34,7 +34,7 @@ from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.doors import AccessCheck
 from trio_kubelet.runtime.image_access import IntentNotWritten, OpenToAll
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
-from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason
+from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason, StartError
 
 log = get_logger(__name__)
 
@@ -92,16 +92,6 @@ class PresentImage(msgspec.Struct, frozen=True):
     ref: str
     user: ImageUser = ImageUser()
     handler: str = ""
-
-
-class ImageError(Exception):
-    """An image is not there; `reason` and `message` are shown in the pod's status."""
-
-    def __init__(self, reason: Reason, message: str, retry_at_ns: int | None = None) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.retry_at_ns = retry_at_ns
 
 
 _PullKey = tuple[str | bytes, ...]
@@ -164,14 +154,14 @@ class ImageManager:
         self._found: dict[tuple[str, str], _Found] = {}  # by name and runtime handler
 
     async def ensure(self, request: ImageRequest) -> PresentImage:
-        """Makes the image present as its pull policy says. Raises ImageError."""
+        """Makes the image present as its pull policy says. Raises StartError."""
         try:
             image = with_default_tag(request.image)
         except InvalidImageName as error:
             self._count(request, "unknown", "unknown")
             message = f'Failed to apply default image tag "{request.image}": {error}'
             self._event(request, "Warning", "InspectFailed", message)
-            raise ImageError(Reason.INVALID_IMAGE_NAME, message) from error
+            raise StartError(Reason.INVALID_IMAGE_NAME, message) from error
         spec = cri.ImageSpec(
             image=image,
             annotations=request.pod.metadata.annotations or {},
@@ -189,7 +179,7 @@ class ImageManager:
             self._count(request, shown, "true" if present is not None else "unknown")
             message = f'Container image "{request.image}" is not present with pull policy of Never'
             self._event(request, "Warning", "ErrImageNeverPull", message)
-            raise ImageError(Reason.ERR_IMAGE_NEVER_PULL, message)
+            raise StartError(Reason.ERR_IMAGE_NEVER_PULL, message)
         self._count(request, shown, "true")
         return await self._pull(request, spec, lookup)
 
@@ -240,7 +230,7 @@ class ImageManager:
             # The kubelet names the reference that it was looking for, which it does not have.
             message = f'Failed to inspect image "": {error}'
             self._event(request, "Warning", "InspectFailed", message)
-            raise ImageError(Reason.IMAGE_INSPECT_ERROR, message) from error
+            raise StartError(Reason.IMAGE_INSPECT_ERROR, message) from error
         if not answer.HasField("image") or not answer.image.id:
             return None
         self._found = {name: each for name, each in self._found.items() if now - each.at < _FOUND_LASTS}
@@ -254,7 +244,7 @@ class ImageManager:
             self._event(request, "Normal", "BackOff", message)
             if key in self._last_failure:
                 message = f"{message}: {self._last_failure[key]}"
-            raise ImageError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
+            raise StartError(Reason.IMAGE_PULL_BACK_OFF, message, self._back_off.ends_at_ns(key))
         self._last_failure.pop(key, None)
         self._found.pop((spec.image, spec.runtime_handler), None)  # it may mean another one after that
         self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
@@ -269,7 +259,7 @@ class ImageManager:
             self._tried_since.setdefault(key, began_ns)
             reason, message = pull_failure(request.image, text)
             self._last_failure[key] = shortened(f"{reason}: {message}", LONGEST_MESSAGE)
-            raise ImageError(reason, message) from error
+            raise StartError(reason, message) from error
         self._has_image(request, began_ns)
         waited = trio.current_time() - started
         image = await self._inspect_quietly(spec)
@@ -296,7 +286,7 @@ class ImageManager:
                 pulled = await self._pull_shared(request, spec, auths)
                 record(pulled.ref, None if pulled.used is None else credentials[pulled.used])
         except IntentNotWritten as error:
-            raise ImageError(
+            raise StartError(
                 Reason.ERR_IMAGE_PULL,
                 f'Failed to record image pull intent for container image "{request.image}": {error}',
             ) from error

@@ -50,6 +50,18 @@ class Reason(enum.StrEnum):
     RESIZE_POD_IN_PLACE_ERROR = "ResizePodInPlaceError"
 
 
+class StartError(Exception):
+    """A container could not be started, or its image is not there; `reason` and `message` are shown in the
+    pod's status.
+    """
+
+    def __init__(self, reason: Reason, message: str, retry_at_ns: int | None = None) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+        self.retry_at_ns = retry_at_ns
+
+
 class SyncResult(msgspec.Struct, frozen=True):
     """One thing that was attempted.
 

@@ -29,28 +29,18 @@ from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.restarts import field_path
 from trio_kubelet.runtime.doors import ContainerRequest, PodConfigs
 from trio_kubelet.runtime.hooks import HookError, HookRunner
-from trio_kubelet.runtime.images import ImageError, ImageManager, ImageRequest, PresentImage
+from trio_kubelet.runtime.images import ImageManager, ImageRequest, PresentImage
 from trio_kubelet.runtime.kill_pod import Killer
 from trio_kubelet.runtime.log_linker import LogLinker
 from trio_kubelet.runtime.log_links import LogLink, link_name
 from trio_kubelet.runtime.naming import ContainerEvents
 from trio_kubelet.runtime.plan import KillReason
-from trio_kubelet.runtime.results import Reason
+from trio_kubelet.runtime.results import Reason, StartError
 from trio_kubelet.runtime.slots import RuntimeSlots
 
 log = get_logger(__name__)
 
 _STARTS_WITHIN = 10.0  # seconds, once the pod is to end
-
-
-class StartError(Exception):
-    """A container could not be started; `reason` and `message` are shown in the pod's status."""
-
-    def __init__(self, reason: Reason, message: str, retry_at_ns: int | None = None) -> None:
-        super().__init__(f"{reason}: {message}")
-        self.reason = reason
-        self.message = message
-        self.retry_at_ns = retry_at_ns
 
 
 class PodInRuntime(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,10 +144,10 @@ class ContainerStarter:
         )
         try:
             return await self._images.ensure(request)
-        except ImageError as error:
+        except StartError as error:
             if container is not None:
                 self._events.warning(place.pod, container.name, "Failed", f"Error: {error.reason}")
-            raise StartError(error.reason, error.message, error.retry_at_ns) from error
+            raise
 
     async def _config(
         self,

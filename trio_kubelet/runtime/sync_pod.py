@@ -34,9 +34,9 @@ from trio_kubelet.runtime.naming import ContainerEvents, pod_name
 from trio_kubelet.runtime.plan import KillReason, PodActions
 from trio_kubelet.runtime.remove import ContainerRemover
 from trio_kubelet.runtime.resize_pod import Resizer
-from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
+from trio_kubelet.runtime.results import PodSyncResult, Reason, StartError, SyncAction
 from trio_kubelet.runtime.slots import RuntimeSlots
-from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime, StartError
+from trio_kubelet.runtime.start_container import ContainerStarter, PodInRuntime
 from trio_kubelet.runtime.status_reader import StatusReader
 
 log = get_logger(__name__)
