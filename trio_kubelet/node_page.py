@@ -4,6 +4,7 @@ behind it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +20,7 @@ from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.nodepage.charts import Charts
-from trio_kubelet.nodepage.doors import Detail, Use
+from trio_kubelet.nodepage.doors import Detail, LogTail, Use
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.rows import BACK_OFF, NAME, PodFacts, Pulling, Work, cut
 from trio_kubelet.nodepage.shown import ShownPods
@@ -156,7 +157,7 @@ class AgentView:
                 answer.setdefault(uid, {})[name] = Use(cpu, memory)
         return answer
 
-    async def log_tail(self, uid: str, container: str, previous: bool) -> str:
+    async def log_tail(self, uid: str, container: str, previous: bool, before: LogTail | None) -> LogTail:
         """The end of a log. What is to be shown, of whichever run, is what was observed last."""
         observed = self._agent.cache.get(uid)
         seen = observed.containers_named(container) if observed is not None else ()
@@ -164,11 +165,11 @@ class AgentView:
         if previous:
             del runs[:1]
         if not runs or not runs[0].log_path:
-            return ""
+            return LogTail("")
         try:
-            return await CONTAINER_FILES.run(log_tail, runs[0].log_path, owner=uid)
+            return await CONTAINER_FILES.run(_log_tail, runs[0].log_path, before, owner=uid)
         except WorkHangs as exc:
-            return str(exc)
+            return LogTail(str(exc))
 
     def heard(self, event: LoggedEvent) -> None:
         """An event tells when a pull begins and ends."""
@@ -224,6 +225,16 @@ class AgentView:
             if holder is not None
             else outlook.holder,
         )
+
+
+def _log_tail(path: str, before: LogTail | None) -> LogTail:
+    """A log that nothing was written to is not read again: many may look at it, more than once a second."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return LogTail(log_tail(path))
+    stamp = path, found.st_ino, found.st_size, found.st_mtime_ns
+    return before if before is not None and before.stamp == stamp else LogTail(log_tail(path), stamp)
 
 
 def _with_liveness(pod: v1.Pod, status: v1.PodStatus) -> Iterator[str]:

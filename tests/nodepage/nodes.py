@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trio_kubelet.api import v1
-from trio_kubelet.nodepage.doors import Detail, Use
+from trio_kubelet.nodepage.doors import Detail, LogTail, Use
 from trio_kubelet.nodepage.rows import PodFacts, Work
 
 STARTED = "2026-01-01T00:00:00Z"
@@ -69,6 +69,7 @@ class FakeNode:
         self.stories: dict[str, list[dict[str, Any]]] = {}
         self.configs: object = {"sandboxConfig": {"hostname": "web"}}
         self.is_long = False  # its manifests
+        self.tails: list[LogTail | None] = []  # that were known when logs were asked for
         self.looks = 0
         self.stamps = 0
         self.steps: dict[str, object] = {}
@@ -106,7 +107,7 @@ class FakeNode:
         self._listeners.append(listener)
 
     def story(self, uid: str) -> object:
-        return self.stories.get(uid, [])
+        return list(self.stories.get(uid, []))
 
     def pod(self, uid: str) -> v1.Pod | None:
         found = self.pods.get(uid)
@@ -124,5 +125,7 @@ class FakeNode:
         self.asked_use.append(uids)
         return {uid: self.used for uid in uids if uid in self.pods and self.used}
 
-    async def log_tail(self, uid: str, container: str, previous: bool) -> str:
-        return self.logs.get(f"{uid}/{container}{'/previous' if previous else ''}", "")
+    async def log_tail(self, uid: str, container: str, previous: bool, before: LogTail | None) -> LogTail:
+        self.tails.append(before)
+        text = self.logs.get(f"{uid}/{container}{'/previous' if previous else ''}", "")
+        return before if before is not None and before.stamp == text else LogTail(text, text)

@@ -273,6 +273,30 @@ async def test_one_pod_in_full(autojump_clock: MockClock) -> None:
         assert scope.cancelled_caught
 
 
+async def test_while_nothing_is_written_a_log_is_not_told_and_seldom_looked_at(
+    autojump_clock: MockClock,
+) -> None:
+    node = FakeNode(2)
+    uid = "uid-pod-001"
+    node.logs[f"{uid}/main"] = "one\n"
+    async with feeding(node) as (feed, nursery):
+        client = Client(feed)
+        nursery.start_soon(client.session.run)
+        await client.ask(number=-1, open={"uid": uid, "container": "main"})
+        await client.until("log")
+        node.tails.clear()
+        began = trio.current_time()
+        while trio.current_time() < began + 100:
+            assert (await client.get()).keys() <= {"n", "points"}
+        assert {before.text for before in node.tails if before is not None} == {"one\n"}
+        assert None not in node.tails
+        assert len(node.tails) <= 55
+        node.logs[f"{uid}/main"] = "one\ntwo\n"
+        began = trio.current_time()
+        assert (await client.until("log"))["log"]["text"] == "one\ntwo\n"
+        assert trio.current_time() <= began + 2
+
+
 async def test_a_pod_that_is_opened_again_is_told_again(autojump_clock: MockClock) -> None:
     """The page has forgotten it, even where it went to another and back before that was told."""
     node = FakeNode(2)

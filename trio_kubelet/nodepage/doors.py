@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -25,6 +25,13 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     manifest: object
     configs: object
     notes: Sequence[str]
+
+
+class LogTail(NamedTuple):
+    """The end of a log. `stamp` compares equal while the file is the same, None if that is not known."""
+
+    text: str
+    stamp: object = None
 
 
 class NodeDoor(Protocol):
@@ -66,6 +73,8 @@ class NodeDoor(Protocol):
         """What containers of these pods use, by UID and name."""
         ...
 
-    async def log_tail(self, uid: str, container: str, previous: bool) -> str:
-        """The last lines of a container's log, or why there are none."""
+    async def log_tail(self, uid: str, container: str, previous: bool, before: LogTail | None) -> LogTail:
+        """The last lines of a container's log, or why there are none; `before` where nothing was written
+        since.
+        """
         ...

@@ -17,6 +17,8 @@ from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.nodepage.feed import Feed, Reader
 
 _DETAIL_PERIOD: Final = 0.7
+_DETAIL_REST: Final = 2.0
+"""Seconds between two looks into a pod, and while nothing of it is different."""
 _SEND_SECONDS: Final = 60.0
 _HELLO_SECONDS: Final = 15.0
 _UIDS: Final = 200
@@ -58,6 +60,7 @@ class Session:
         self._reader = Reader()
         self._opened: Opened | None = None
         self._sent: dict[str, Any] = {}  # what the page has of the pod it looks into
+        self._said = 0  # messages about it
         self._reopened = trio.Event()
 
     async def run(self) -> None:
@@ -117,29 +120,36 @@ class Session:
     async def _show(self) -> None:
         """The pod the reader looks into: what of it is different from what was sent."""
         while True:
-            opened, sent = self._opened, self._sent
+            opened, sent, said = self._opened, self._sent, self._said
             if opened is None:
                 await self._reopened.wait()
                 self._reopened = trio.Event()
                 continue
             if (pod := self._feed.node.pod(opened.uid)) is not None and sent.get("pod") is not pod:
                 sent["pod"] = pod
-                await self._send(_encode({"detail": self._feed.node.detail(pod)}))
-            await self._send_new(
-                sent, "story", {"uid": opened.uid, "entries": self._feed.node.story(opened.uid)}
-            )
+                await self._say(detail=self._feed.node.detail(pod))
+            story = self._feed.node.story(opened.uid)
+            if sent.get("story") != story:
+                sent["story"] = story
+                await self._say(story={"uid": opened.uid, "entries": story})
             if opened.container:
-                text = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous)
-                await self._send_new(sent, "log", {**msgspec.to_builtins(opened), "text": text})
-            with trio.move_on_after(_DETAIL_PERIOD):
+                await self._show_log(opened, sent)
+            with trio.move_on_after(_DETAIL_PERIOD if self._said > said else _DETAIL_REST):
                 await self._reopened.wait()
                 self._reopened = trio.Event()
 
-    async def _send_new(self, sent: dict[str, Any], name: str, value: object) -> None:
-        message = _encode({name: value})
-        if sent.get(name) != message:
-            sent[name] = message
-            await self._send(message)
+    async def _show_log(self, opened: Opened, sent: dict[str, Any]) -> None:
+        of, tail = sent.get("log", (None, None))
+        before = tail if of == opened else None
+        tail = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous, before)
+        of, shown = sent.get("log", (None, None))  # meanwhile the page may have left it and come back
+        sent["log"] = opened, tail
+        if of != opened or shown.text != tail.text:
+            await self._say(log={**msgspec.to_builtins(opened), "text": tail.text})
+
+    async def _say(self, **what: object) -> None:
+        self._said += 1
+        await self._send(_encode(what))
 
     async def _send(self, message: bytes) -> None:
         with trio.fail_after(_SEND_SECONDS):
