@@ -355,9 +355,10 @@ def test_a_file_that_cannot_be_read_is_tried_again() -> None:
     directory.look(20)
     assert directory.errors() == [("a", "cannot be read")]
     assert directory.in_force() == ["web:1@a"]
-    directory.files["a"] = ("web:2", 99)  # the same inode: only reading again can tell
+    assert len("web:2000000") == len(UNREADABLE)
+    directory.files["a"] = ("web:2000000", 99)  # the same inode and size: only reading again can tell
     directory.settle()
-    assert directory.sets == [["web:2@a"]]
+    assert directory.sets == [["web:2000000@a"]]
 
 
 def test_what_cannot_even_be_looked_at_keeps_its_pod() -> None:
