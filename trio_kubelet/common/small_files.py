@@ -61,8 +61,7 @@ def replace_small(path: str, content: bytes, *, mode: int, sync: bool = True) ->
 
     Nobody sees half of it: who has it open goes on with the old one. Raises OSError.
     """
-    directory, name = os.path.split(path)
-    fresh = os.path.join(directory, f".{name}.new")
+    fresh = unfinished(path)
     try:
         write_small(fresh, content, mode=mode, sync=sync)
         os.replace(fresh, path)
@@ -70,3 +69,9 @@ def replace_small(path: str, content: bytes, *, mode: int, sync: bool = True) ->
         with suppress(OSError):
             os.unlink(fresh)
         raise
+
+
+def unfinished(path: str) -> str:
+    """What `replace_small` leaves beside it if it is killed: who removes the directory removes that."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.new")

@@ -11,7 +11,7 @@ import msgspec
 
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.go_words import error_words
-from trio_kubelet.common.small_files import replace_small
+from trio_kubelet.common.small_files import replace_small, unfinished
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.names import DATA_FILE
 
@@ -54,7 +54,7 @@ def remove_mount_dir(mount_path: str, mounted: bool) -> None:
     parent = os.path.dirname(mount_path)
     for remove, path in (
         (os.rmdir, mount_path),
-        (os.unlink, f"{parent}/{DATA_FILE}.new"),
+        (os.unlink, unfinished(f"{parent}/{DATA_FILE}")),
         (os.unlink, f"{parent}/{DATA_FILE}"),
         (os.rmdir, parent),
     ):

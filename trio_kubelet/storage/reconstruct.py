@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from trio_kubelet.api import v1
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.mountinfo import mounts
+from trio_kubelet.common.small_files import unfinished
 from trio_kubelet.storage import data_file
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.metrics import ReadBackMetrics
@@ -214,6 +215,6 @@ def _drop_empty(*directories: str) -> None:
     """Removes directories that are empty; the kernel refuses all others."""
     for directory in directories:
         with contextlib.suppress(OSError):
-            os.unlink(f"{directory}/{DATA_FILE}.new")
+            os.unlink(unfinished(f"{directory}/{DATA_FILE}"))
         with contextlib.suppress(OSError):
             os.rmdir(directory)
