@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from trio_kubelet.dra import drivers as module
 from trio_kubelet.dra.drivers import DraDrivers
 from trio_kubelet.dra.health import Key
 from trio_kubelet.dra.metrics import DraMetrics
-from trio_kubelet.grpc.loop import open_asyncio_loop
+from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 
@@ -52,6 +54,25 @@ async def _relay(source: trio.SocketStream, target: trio.SocketStream) -> None:
     await target.send_eof()
 
 
+@asynccontextmanager
+async def running(
+    health_changed: Callable[[str, frozenset[Key]], None],
+) -> AsyncIterator[tuple[AsyncioLoop, DraDrivers]]:
+    """Drivers can register."""
+    with trio.fail_after(PATIENT):
+        async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
+            known = DraDrivers(
+                loop=loop,
+                metrics=DraMetrics(CollectorRegistry(), dict),
+                objects=None,
+                health_changed=health_changed,
+            )
+            nursery.start_soon(known.run)
+            await wait_all_tasks_blocked()
+            yield loop, known
+            nursery.cancel_scope.cancel()
+
+
 async def test_one_connection_is_for_calls_and_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked after all the time; its devices' health and a call come over the same connection."""
     monkeypatch.setattr(module, "LOOK_PERIOD", 0.001)
@@ -62,63 +83,44 @@ async def test_one_connection_is_for_calls_and_looks(tmp_path: Path, monkeypatch
     def health_changed(name: str, keys: frozenset[Key]) -> None:
         heard.set()
 
-    with trio.fail_after(PATIENT):
-        async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
-            await nursery.start(partial(driver.serve, loop))
-            await nursery.start(entrance.run)
-            known = DraDrivers(
-                loop=loop,
-                metrics=DraMetrics(CollectorRegistry(), dict),
-                objects=None,
-                health_changed=health_changed,
-            )
-            nursery.start_soon(known.run)
-            await wait_all_tasks_blocked()
-            plugin = PluginInfo(
-                type="DRAPlugin",
-                name=driver.name,
-                endpoint=str(entrance.path),
-                versions=(driver.service,),
-            )
+    async with running(health_changed) as (loop, known), trio.open_nursery() as nursery:
+        await nursery.start(partial(driver.serve, loop))
+        await nursery.start(entrance.run)
+        plugin = PluginInfo(
+            type="DRAPlugin",
+            name=driver.name,
+            endpoint=str(entrance.path),
+            versions=(driver.service,),
+        )
+        await known.register(plugin)
+        with pytest.raises(PluginError, match="already registered for DRA driver plugin"):
             await known.register(plugin)
-            with pytest.raises(PluginError, match="already registered for DRA driver plugin"):
-                await known.register(plugin)
-            for health in (1, 2) * 20:
-                driver.now(gpu=health)
-                await heard.wait()
-                heard = trio.Event()
-            await known.get(driver.name).prepare([])
-            assert driver.diary == [("prepare", ())]
-            assert entrance.came == 1
-            nursery.cancel_scope.cancel()
+        for health in (1, 2) * 20:
+            driver.now(gpu=health)
+            await heard.wait()
+            heard = trio.Event()
+        await known.get(driver.name).prepare([])
+        assert driver.diary == [("prepare", ())]
+        assert entrance.came == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_names_without_end_take_no_memory(tmp_path: Path) -> None:
     """Nothing is kept of a driver that has gone, whatever it called itself."""
     endpoint = str(tmp_path / "nobody.sock")
-    with trio.fail_after(PATIENT):
-        async with open_asyncio_loop() as loop, trio.open_nursery() as nursery:
-            known = DraDrivers(
-                loop=loop,
-                metrics=DraMetrics(CollectorRegistry(), dict),
-                objects=None,
-                health_changed=lambda name, keys: None,
-            )
-            nursery.start_soon(known.run)
-            await wait_all_tasks_blocked()
-            tracemalloc.start()
-            try:
-                for number in range(100):
-                    name = f"{number}.example.com-" + "x" * 100_000
-                    plugin = PluginInfo(
-                        type="DRAPlugin", name=name, endpoint=endpoint, versions=("v1.DRAPlugin",)
-                    )
-                    await known.register(plugin)
-                    await wait_all_tasks_blocked()
-                    await known.deregister(plugin)
-                    await wait_all_tasks_blocked()
-                kept, _ = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            nursery.cancel_scope.cancel()
+    async with running(lambda name, keys: None) as (_, known):
+        tracemalloc.start()
+        try:
+            for number in range(100):
+                name = f"{number}.example.com-" + "x" * 100_000
+                plugin = PluginInfo(
+                    type="DRAPlugin", name=name, endpoint=endpoint, versions=("v1.DRAPlugin",)
+                )
+                await known.register(plugin)
+                await wait_all_tasks_blocked()
+                await known.deregister(plugin)
+                await wait_all_tasks_blocked()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
     assert kept < 5_000_000

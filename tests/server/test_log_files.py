@@ -6,7 +6,8 @@ import errno
 import os
 import pathlib
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from unittest import mock
 
 import pytest
@@ -142,17 +143,31 @@ class Follower:
             while self.said != said:  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
+    async def end(self, seconds: float = 5) -> None:
+        """Its container has ended, and so does it."""
+        self.running = False
+        with trio.fail_after(seconds):
+            await self.ended.wait()
+
+
+@asynccontextmanager
+async def following(file: LogFile) -> AsyncIterator[Follower]:
+    """A follower of the file at work."""
+    watch = LogWatch()
+    follower = Follower(file, watch)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch.run)
+        nursery.start_soon(follower.run)
+        yield follower
+        nursery.cancel_scope.cancel()
+
 
 async def test_growth_rotation_and_the_end(
     path: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """A line half written is not shown; a rotation loses nothing, not even what is written late."""
     put(path, record("a"))
-    watch = LogWatch()
-    follower = Follower(opened(path), watch)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch.run)
-        nursery.start_soon(follower.run)
+    async with following(opened(path)) as follower:
         await follower.until(b"a\n")
         with path.open("ab") as log:
             line = record("b")
@@ -172,10 +187,7 @@ async def test_growth_rotation_and_the_end(
             log.write(record("d"))
             log.flush()
         await follower.until(b"a\nb\nc\nd\ne\n")
-        follower.running = False
-        with trio.fail_after(5):
-            await follower.ended.wait()
-        nursery.cancel_scope.cancel()
+        await follower.end()
 
 
 async def test_a_log_of_whole_pieces_is_said_once(
@@ -184,17 +196,10 @@ async def test_a_log_of_whole_pieces_is_said_once(
     """Its end is seen by a read that gives nothing, as is that it was emptied."""
     monkeypatch.setattr(log_file, "PIECE", len(record("a")))
     put(path, record("a", "b"))
-    watch = LogWatch()
-    follower = Follower(opened(path), watch)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch.run)
-        nursery.start_soon(follower.run)
+    async with following(opened(path)) as follower:
         await follower.until(b"a\nb\n")
         await trio.sleep(1)
-        follower.running = False
-        with trio.fail_after(5):
-            await follower.ended.wait()
-        nursery.cancel_scope.cancel()
+        await follower.end()
     assert follower.said == b"a\nb\n"
 
 
@@ -209,30 +214,18 @@ async def test_two_rotations_while_nobody_reads(
     put(path, record("b"))
     os.rename(path, f"{path}.20260102-000000")
     put(path, record("c"))
-    watch = LogWatch()
-    follower = Follower(file, watch)
-    follower.running = False
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch.run)
-        nursery.start_soon(follower.run)
-        with trio.fail_after(60):
-            await follower.ended.wait()
-        nursery.cancel_scope.cancel()
+    async with following(file) as follower:
+        await follower.end(60)
     assert follower.said == b"a\nb\nc\n"
     assert descriptors() == before
 
 
 async def test_a_log_emptied_in_place(path: pathlib.Path, autojump_clock: trio.testing.MockClock) -> None:
     put(path, record("a", "b"))
-    watch = LogWatch()
-    follower = Follower(opened(path), watch)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch.run)
-        nursery.start_soon(follower.run)
+    async with following(opened(path)) as follower:
         await follower.until(b"a\nb\n")
         put(path, record("c"))
         await follower.until(b"a\nb\nc\n")
-        nursery.cancel_scope.cancel()
     follower.file.close()
 
 

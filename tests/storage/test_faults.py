@@ -71,10 +71,8 @@ async def test_what_may_have_been_published_is_unpublished(place: Path, driver: 
     driver.fail(NodePublishVolume={"code": 4, "when": "after"})
     async with running_world(place, claims=claims_of("c"), driver=driver) as world:
         pod = pod_of("p", "c")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.set_up, pod)
-            await world.until(lambda: world.reasons("FailedMount"))
-            nursery.cancel_scope.cancel()
+        async with world.failing(pod):
+            pass
         assert mounted_below(world.root / "pods") != []
         driver.fail()
         await world.tear_down(pod)
@@ -87,12 +85,9 @@ async def test_what_may_have_been_published_is_unpublished_though_its_driver_wen
     driver.fail(NodePublishVolume={"code": 4, "when": "after"})
     async with running_world(place, claims=claims_of("c"), driver=driver) as world:
         pod = pod_of("p", "c")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.set_up, pod)
-            await world.until(lambda: world.reasons("FailedMount"))
+        async with world.failing(pod):
             await world.deregister()
             await world.until(lambda: "not found in the list" in world.reasons("FailedMount")[-1])
-            nursery.cancel_scope.cancel()
         driver.fail()
         await world.register()
         await world.tear_down(pod)
@@ -185,10 +180,8 @@ async def test_uncertain_volumes_are_tracked_until_they_are_known(place: Path, d
         assert not (await world.set_up(pod)).unmounted
     driver.fail(NodePublishVolume={"code": 13}, NodeStageVolume={"code": 13})
     async with running_world(place, claims=claims, driver=driver) as world:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.set_up, pod)
-            await world.until(lambda: world.reasons("FailedMount"))
-            nursery.cancel_scope.cancel()
+        async with world.failing(pod):
+            pass
         assert mounted_below(world.root / "pods") != []
         driver.fail()
         await world.tear_down(pod)

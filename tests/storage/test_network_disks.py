@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
@@ -259,10 +258,8 @@ async def test_a_disk_that_could_not_be_mounted_is_logged_out_of_when_its_pod_go
     async with running_world(place, claims=claims, driver=driver) as world:
         name = f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3"
         world.view = ReportedVolumes(frozenset({name}), {name: ""})
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.set_up, pod)
-            await world.until(lambda: world.reasons("FailedMount"))
-            nursery.cancel_scope.cancel()
+        async with world.failing(pod):
+            pass
         assert world.reasons("FailedMount")[0].endswith("wrong fs type")
         await world.tear_down(pod)
         await world.until(lambda: any("--logout" in call for call in machine.calls))

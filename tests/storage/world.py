@@ -235,6 +235,15 @@ class World:
             for name in names
         ]
 
+    @asynccontextmanager
+    async def failing(self, pod: v1.Pod) -> AsyncIterator[None]:
+        """Until the end of the block the pod waits for its volumes, which could not be mounted."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.set_up, pod)
+            await self.until(lambda: self.reasons("FailedMount"))
+            yield
+            nursery.cancel_scope.cancel()
+
     async def until(self, condition: Any, seconds: float = 30.0) -> None:
         """Waits until it holds."""
         with trio.fail_after(seconds):
