@@ -152,7 +152,7 @@ def decode_response(version: str, output: bytes) -> CredentialProviderResponse:
     """Reads what a plugin printed, strictly. Pure. Raises CredentialPluginError without its content."""
     try:
         said = decode_deep(_decode_version, output).api_version or ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except msgspec.DecodeError:
         raise CredentialPluginError(
             "error reading GVK from response: no JSON object with an apiVersion"
         ) from None

@@ -68,9 +68,9 @@ class NodePage:
             return text(405, "Method Not Allowed\n", (("Allow", "GET, HEAD"),))
         if name == "live" or name.startswith("live/"):
             return self._live(request)
-        if name == "word" and self._readers >= READERS:  # a page is not told how its WebSocket was refused
-            return text(503, "It has too many readers.\n", (("Retry-After", "10"),))
         if name == "word":
+            if self._readers >= READERS:  # a page is not told how its WebSocket was refused
+                return text(503, "It has too many readers.\n", (("Retry-After", "10"),))
             told = (("Content-Type", "text/plain"), ("Page-Edition", _edition()))
             return Response(headers=(*told, *_HEADERS), body=self._word.encode())
         found = _files().get(name)
