@@ -6,12 +6,14 @@ all containers of the machine share, so that neither the agent nor the runtime i
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.containerd.harness import Manifest, Node, pod, wait_until
+from trio_kubelet.standalone.images import File, Image
 
 
 class Line(NamedTuple):
@@ -90,6 +92,16 @@ class Journal:
             return [word for word in words if said.count(word) < words.count(word)]
 
         await wait_until(lambda: not missing(), timeout, f"{words} in the journal")
+
+
+def own_image(name: str, size: int) -> Image:
+    """`localhost/NAME:1` with a shell, and with so many bytes that no other image has."""
+    tree = {
+        "data": File(os.urandom(size)),
+        "bin/busybox": File(Path("/bin/busybox").read_bytes(), 0o755),
+        "bin/sh": File(link="busybox"),
+    }
+    return Image(f"localhost/{name}:1", tree, {"Env": ["PATH=/bin"]})
 
 
 async def uid_of(node: Node, pod_name: str) -> str:

@@ -5,9 +5,7 @@ kubelet and is tried again; pulls for other pods go on meanwhile.
 
 from __future__ import annotations
 
-import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,25 +13,19 @@ import pytest
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, container, pod, wait_until
 from tests.containerd.registry import Registry, running_registry
-from tests.containerd.scenes import until_waiting
+from tests.containerd.scenes import own_image, until_waiting
 from trio_kubelet.standalone import images
 from trio_kubelet.standalone import node as standalone_node
 from trio_kubelet.standalone.containerd import write_config
-from trio_kubelet.standalone.images import File, Image
 from trio_kubelet.standalone.layout import NodeLayout
 
 SECTIONS = ('["plugins"."io.containerd.cri.v1.images"]', '["plugins"."io.containerd.grpc.v1.cri"]')
 """Where containerd's settings of pulls are, from 2.0 on and before."""
-BUSYBOX = Path("/bin/busybox").read_bytes()
 
 
 def own_images() -> bytes:
     """Two images that have nothing in common and that nobody has yet."""
-    made = []
-    for name in ("stuck", "fine"):
-        tree = {"data": File(os.urandom(100_000)), "bin/busybox": File(BUSYBOX, 0o755)}
-        tree["bin/sh"] = File(link="busybox")
-        made.append(Image(f"localhost/{name}:1", tree, {"Env": ["PATH=/bin"]}))
+    made = [own_image(name, 100_000) for name in ("stuck", "fine")]
     return images.archive(made, platform.machine())
 
 
