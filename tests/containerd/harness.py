@@ -410,8 +410,9 @@ _ROOT_OF_A_RUN = re.compile(r"trio[-_]kubelet[-_]t(\d+)[-_](\d+)(\.slice)?")
 
 def _nodes_of_killed_runs() -> list[NodeLayout]:
     """Those whose cgroups are there and whose run is not: no process has its number."""
-    alive = {int(path.name) % 10**6 for path in Path("/proc").iterdir() if path.name.isdigit()}
     roots = {path.name for mount in cleanup.cgroup_mounts(mounts()) for path in mount.iterdir()}
+    # After that: a run that has begun meanwhile is at work.
+    alive = {int(path.name) % 10**6 for path in Path("/proc").iterdir() if path.name.isdigit()}
     found = []
     for root in filter(None, map(_ROOT_OF_A_RUN.fullmatch, roots)):
         if int(root[1]) not in alive:
