@@ -244,13 +244,14 @@ async def test_an_empty_dir_over_its_limit(new_node: NewNode, tmp_path: Path) ->
         logger["resources"] = {"limits": {"ephemeral-storage": "10Mi"}}
         cluster.pod(node, "logger", logger)
 
+        [before] = await node.wait_running("modest", "main")
         for name in ("greedy", "logger"):
             await wait_until(partial(is_evicted, cluster, node, name), 60, f"{name} is evicted")
         message = status_of(cluster, node, "greedy")["message"]
         assert message == 'Usage of EmptyDir volume "data" exceeds the limit "10Mi". '
         message = status_of(cluster, node, "logger")["message"]
         assert message == "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. "
-        assert await node.running("modest", "main")
+        assert [each.id for each in await node.running("modest", "main")] == [before.id]
         assert not is_evicted(cluster, node, "modest")
 
 
