@@ -74,9 +74,14 @@ async def test_the_startup_probe_holds_liveness_back(node: Node) -> None:
     )
     node.write(journal.pod("startup", main))
     await journal.until("main")
+
+    async def not_started() -> bool:
+        return (await container_state(node, "startup")).get("started") is False
+
+    await wait_until(not_started, 10, "it is shown to run and not to have started up")
     await trio.sleep(2.5)
     assert not (journal.directory / "asked").exists()
-    assert (await container_state(node, "startup")).get("started") is False
+    assert await not_started()
     (journal.directory / "open").touch()
     await wait_until((journal.directory / "asked").exists, 10)
     assert (await container_state(node, "startup")).get("started") is True
