@@ -53,8 +53,7 @@ async def test_pods_end_in_order_before_the_machine_does(new_node: NewNode) -> N
             await journal.until("web", "critical")
             for name in ("web", "critical"):
                 await node.wait_running(name, "main")
-            inhibitors = await said_by("systemd-inhibit", "--list", "--no-legend")
-            assert "Kubelet needs time to handle node shutdown" in inhibitors
+            await wait_until(inhibits, 30, "it delays a shutdown, which is asked for beside the pods")
             assert drop_in() == "# Kubelet logind override\n[Login]\nInhibitDelayMaxSec=20\n"
 
             await said_by("systemctl", "poweroff", "--no-block", "--no-wall")
@@ -71,6 +70,11 @@ async def said_by(*command: str) -> str:
     with trio.fail_after(60):
         done = await trio.run_process(list(command), capture_stdout=True, check=False)
     return done.stdout.decode()
+
+
+async def inhibits() -> bool:
+    listed = await said_by("systemd-inhibit", "--list", "--no-legend")
+    return "Kubelet needs time to handle node shutdown" in listed
 
 
 def drop_in() -> str:
