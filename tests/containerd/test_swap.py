@@ -73,12 +73,12 @@ async def swap_limits(cluster: Cluster, node: Node) -> dict[str, str]:
     found = {}
     for name in PODS:
         (running,) = await node.wait_running(name)
-        found[name] = swap_limit(running.id)
+        (scope,) = node.cgroups(f"cri-containerd-{running.id}.scope")
+        found[name] = swap_limit(scope)
     return found
 
 
-def swap_limit(container_id: str) -> str:
-    (scope,) = Path("/sys/fs/cgroup").rglob(f"*{container_id}.scope")
+def swap_limit(scope: Path) -> str:
     return (scope / "memory.swap.max").read_text().strip()
 
 
