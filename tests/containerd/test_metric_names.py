@@ -46,7 +46,7 @@ async def test_what_a_kubelet_shows_is_there(new_node: NewNode, tmp_path: Path) 
         cluster.pod(node, "absent", container("main", image="127.0.0.1:1/none:1", imagePullPolicy="Always"))
         await node.wait_running("two", "main", "second")
         await node.wait_running("init", "main", "side")
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
 
             async def missing() -> list[tuple[str, str, Any]]:
                 found = []
