@@ -38,7 +38,17 @@ def test_several_depths_are_left_out_each_for_itself() -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("data", [b"[" * 200_000, b'{"a":' * 200_000 + b'"', b"[" * 200_000 + b"]" * 199_999])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 200_000 + b'"',
+        b"[" * 200_000 + b"]" * 199_999,
+        b"[" * 2_000 + b'"' + b'\\"' * 400_000,  # each quote within might begin a text
+        b"[" * 2_000 + b'"' + b'\\"' * 400_000 + b"\\",
+    ],
+    ids=["lists", "objects", "one end too few", "text without an end", "text that ends within an escape"],
+)
 def test_what_is_no_json_is_an_error_all_the_same(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_deep(msgspec.json.decode, data)

@@ -17,7 +17,8 @@ import msgspec
 T = TypeVar("T")
 
 MOST_LEVELS: Final = 100
-_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+"""A text without an end goes on to the end: else it would be looked for again at each quote within."""
 
 
 def decode_deep(decode: Callable[[bytes], T], data: bytes) -> T:
