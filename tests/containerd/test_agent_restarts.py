@@ -11,7 +11,7 @@ import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import EXITED, PATIENCE, Manifest, Node, container, pod, wait_until
-from tests.containerd.scenes import Journal, living, uid_of, until_nothing_left
+from tests.containerd.scenes import Journal, living, say, uid_of, until_nothing_left
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.cri.proto import api_pb2 as cri
 
@@ -61,7 +61,7 @@ async def test_a_grace_period_goes_on_after_the_agent_was_killed(new_node: NewNo
     async with new_node() as node:
         journal = Journal.of(node, "ending")
         await node.start_agent()
-        slow = living("slow", "sleep 3; exit 0")
+        slow = living("slow", f"sleep 8; {say('slow-done')}; exit 0")
         node.write(journal.pod("slow", container("main", slow), terminationGracePeriodSeconds=30))
         await journal.until("slow")
         await node.wait_running("slow")
@@ -71,7 +71,7 @@ async def test_a_grace_period_goes_on_after_the_agent_was_killed(new_node: NewNo
         await node.kill_agent()
         await node.start_agent()
         await until_nothing_left(node, "slow", uid)
-        assert journal.words() == ["slow", "slow-end"]
+        assert journal.words() == ["slow", "slow-end", "slow-done"]
 
 
 async def test_the_first_death_after_the_agent_was_killed_is_seen(new_node: NewNode) -> None:

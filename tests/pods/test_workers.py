@@ -296,7 +296,8 @@ async def test_an_orphan_is_ended_once_its_source_has_reported(autojump_clock: t
         assert world.runtime.alive() == {"api-orphan"}
         await world.add(source="api")
         await world.until(lambda: not world.runtime.alive(), 10)
-    assert {h.grace for h in world.runtime.log if h.what == "kill-begin"} == {1}
+    graces = {h.uid: h.grace for h in world.runtime.log if h.what == "kill-begin"}
+    assert graces == {"static-orphan": None, "api-orphan": 1}, "its own, and that of one deleted by force"
 
 
 async def test_an_orphan_that_cannot_be_ended_is_told_of(autojump_clock: trio.abc.Clock) -> None:

@@ -50,7 +50,7 @@ MESSAGES: dict[str, Message] = {
     "Remove": Remove(),
     "Kill": Kill(pod=POD, cause="killed by the node"),
     "Kill with 5 s": Kill(pod=POD, grace=5, evict=True, cause="evicted"),
-    "KillOrphan": KillOrphan(running=RUNNING),
+    "KillOrphan": KillOrphan(running=RUNNING, grace=1),
     "Turn": Turn(),
     "Done: ok": Done(Stage.SYNCING, AttemptOutcome.OK),
     "Done: terminal": Done(Stage.SYNCING, AttemptOutcome.TERMINAL),

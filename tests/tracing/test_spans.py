@@ -58,7 +58,7 @@ class Work:
     ) -> SyncReport:
         return self.report
 
-    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int | None) -> SyncReport:
         return self.report
 
     async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:

@@ -19,7 +19,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import RunningPod
-from trio_kubelet.podinfo.updates import is_static
+from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -39,12 +39,20 @@ from trio_kubelet.pods.refs import is_terminal_phase, runtime_source, view_runs
 from trio_kubelet.pods.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.worker_state import Stage, Worker
+from trio_kubelet.pods.worker_state import MIN_GRACE, Stage, Worker
 from trio_kubelet.pods.workers import PodWorkers
 
 log = get_logger(__name__)
 
-ORPHAN_GRACE = 1  # seconds
+
+def orphan_grace(source: str) -> int | None:
+    """Seconds for a pod that only the runtime knows, by the source it came from; None: what its containers'
+    annotations say.
+
+    A pod that the API server has no more was deleted by force, and may run elsewhere by now. Of one whose
+    manifest went while no agent ran, or just before its agent was killed, nobody has asked for haste.
+    """
+    return None if source in (FILE_SOURCE, HTTP_SOURCE) else MIN_GRACE
 
 
 class NodeInventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +216,7 @@ class Housekeeper:
                 "found running, wanted by nobody" if pod.uid not in wanted else "found running, but refused"
             )
             self._story.note(pod.uid, self._clock.now_ns(), "housekeeping", text)
-            self._workers.kill_orphan(pod, ORPHAN_GRACE)
+            self._workers.kill_orphan(pod, orphan_grace(source))
             self._metrics.orphaned_runtime_pods.inc()
 
     def _free_names(self) -> None:

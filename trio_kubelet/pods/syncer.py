@@ -280,7 +280,7 @@ class Syncer:
         self._say(pod, replace(stopped, ips=status.ips), terminal=True)
         return SyncReport()
 
-    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int | None) -> SyncReport:
         """Stops a pod of which only the runtime knows (kubelet: `SyncTerminatingRuntimePod`)."""
         result = await self._runtime.kill_pod(None, running, grace)
         if not result.ok:

@@ -144,10 +144,10 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KillOrphan(msgspec.Struct, frozen=True, kw_only=True):
-    """The runtime has a pod that nobody wants."""
+    """The runtime has a pod that nobody wants. `grace` in seconds, None: each container's own."""
 
     running: RunningPod
-    grace: int = MIN_GRACE
+    grace: int | None
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -253,7 +253,7 @@ def _first(message: Message, now_ns: int) -> Step:
                 since_ns=now_ns,
                 running=running,
                 sync_type=SyncType.KILL,
-                grace=max(message.grace, MIN_GRACE),
+                grace=message.grace,
                 deleted=True,
                 cause="found in the runtime, wanted by no source",
             )

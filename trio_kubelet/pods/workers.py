@@ -136,8 +136,8 @@ class PodWorkers(WorkerTable):
         self._send(pod.metadata.uid, message, "eviction" if evict else "node", stopped)
         return stopped
 
-    def kill_orphan(self, running: RunningPod, grace: int = 1) -> None:
-        """Ends a pod that only the runtime knows."""
+    def kill_orphan(self, running: RunningPod, grace: int | None) -> None:
+        """Ends a pod that only the runtime knows; `grace` in seconds, None: each container's own."""
         self._send(running.uid, KillOrphan(running=running, grace=grace), "housekeeping")
 
     def hold_name(self, full_name: str, uid: str) -> None:
@@ -310,7 +310,7 @@ class PodWorkers(WorkerTable):
         if worker.stage is Stage.ORPHAN:
             if worker.running is None:
                 return SyncReport()
-            return await self._syncer.sync_terminating_runtime_pod(worker.running, worker.grace or 1)
+            return await self._syncer.sync_terminating_runtime_pod(worker.running, worker.grace)
         status = await self._look(worker.uid, slot.last_sync)
         match worker.stage:
             case Stage.SYNCING:

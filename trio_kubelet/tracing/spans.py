@@ -82,7 +82,7 @@ class TracedSyncer:
         with self._span("syncTerminatingPod", worker) as span:
             return _told(span, await self._syncer.sync_terminating_pod(worker, status, look))
 
-    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int) -> SyncReport:
+    async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int | None) -> SyncReport:
         return await self._syncer.sync_terminating_runtime_pod(running, grace)
 
     async def sync_terminated_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
