@@ -47,6 +47,7 @@ class Runtime:
         self.slow = 0.0  # seconds that removing one takes
         self.removing = trio.Event()
         self.config = "{}"  # as the verbose status tells it
+        self.short: dict[str, str] = {}  # IDs by names that no list tells
 
     async def status(self, verbose: bool = False) -> cri.StatusResponse:
         await trio.lowlevel.checkpoint()
@@ -60,7 +61,7 @@ class Runtime:
 
     async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:
         await trio.lowlevel.checkpoint()
-        return cri.ImageStatusResponse(image=self.images.get(image.image))
+        return cri.ImageStatusResponse(image=self.images.get(self.short.get(image.image, image.image)))
 
     async def remove_image(self, image: cri.ImageSpec) -> None:
         self.removing.set()
@@ -138,18 +139,53 @@ async def test_the_longest_unused_go_until_the_low_threshold(autojump_clock: Clo
     assert world.removed("space") == 2
 
 
+async def test_at_the_high_threshold_just_as_much_goes_as_has_to(autojump_clock: Clock) -> None:
+    world = World(Runtime(first=50, second=50, used=750))
+    world.runtime.containers = [cri.Container(id="1", image_id="used")]
+    async with world.running():
+        await trio.sleep(310)
+    assert len(world.runtime.images) == 2
+    assert world.said.events == []
+
+
 async def test_pinned_mounted_and_young_images_stay(autojump_clock: Clock) -> None:
+    await trio.sleep(1000)
     world = World(Runtime(pause=300, volume=300, young=300))
     world.runtime.images["pause"].pinned = True
     world.runtime.images["volume"].repo_tags.append("registry.example/files:1")
     source = v1.ImageVolumeSource(reference="registry.example/files:1")
-    spec = v1.PodSpec(containers=[], volumes=[v1.Volume(name="v", image=source)])
+    other = v1.Volume(name="w", empty_dir=v1.EmptyDirVolumeSource())
+    spec = v1.PodSpec(containers=[], volumes=[other, v1.Volume(name="v", image=source)])
     world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"pause", "volume", "young"}
     await trio.sleep(121)
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"pause", "volume"}
+
+
+async def test_an_image_volume_may_name_its_image_as_only_the_runtime_understands(
+    autojump_clock: Clock,
+) -> None:
+    world = World(Runtime(volume=300, idle=300))
+    world.runtime.short = {"files": "volume"}
+    volumes = [
+        v1.Volume(name=name, image=v1.ImageVolumeSource(reference=name)) for name in ("files", "not-there")
+    ]
+    spec = v1.PodSpec(containers=[], volumes=volumes)
+    world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
+    await _after_a_while(world)
+    assert set(world.runtime.images) == {"volume"}
+
+
+async def test_an_image_that_is_pulled_again_is_young_again(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=300))
+    image = world.runtime.images["a"]
+    await _after_a_while(world)
+    assert world.runtime.images == {}
+    world.runtime.images["a"] = image
+    await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"a"}
 
 
 @pytest.mark.parametrize("name", ["registry.example/pause:3.6", "short"])
@@ -214,10 +250,21 @@ async def test_a_full_disk_is_told_from_the_second_time_on(autojump_clock: Clock
 async def test_a_runtime_that_refuses_and_one_that_lies(autojump_clock: Clock) -> None:
     world = World(Runtime(kept=100, gone=200))
     world.runtime.refusing, world.runtime.lying = {"kept"}, {"gone"}
-    with pytest.raises(ImageGCError, match=r"freed 200 bytes .* image deletion: .*device or"):
+    with pytest.raises(
+        ImageGCError,
+        match=r"wanted to free 9223372036854775807 bytes, but freed 200 bytes .* image deletion: .*device or",
+    ):
         await _after_a_while(world)
     assert set(world.runtime.images) == {"kept"}
     assert world.removed("space") == 1
+
+
+async def test_a_runtime_that_takes_too_long_to_remove_an_image(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=100, b=200))
+    world.runtime.slow = 1000.0
+    with pytest.raises(ImageGCError, match=r"freed 0 bytes .*did not remove it in time"):
+        await _after_a_while(world)
+    assert set(world.runtime.images) == {"a", "b"}
 
 
 async def _after_a_while(world: World) -> None:
@@ -244,7 +291,19 @@ async def test_a_runtime_that_is_away_is_told_from_the_second_time_on(autojump_c
     assert [reason for _, reason, _ in world.said.events] == ["ImageGCFailed"]
 
 
+async def test_failures_with_a_success_between_them_are_not_told(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=1))
+    async with world.running():
+        for _ in range(3):
+            world.runtime.away = True
+            await trio.sleep(300)
+            world.runtime.away = False
+            await trio.sleep(300)
+    assert world.said.events == []
+
+
 async def test_old_images_go_but_not_right_after_a_start(autojump_clock: Clock) -> None:
+    await trio.sleep(10_000)
     world = World(Runtime(old=1, used=1), ImagePolicy(high=100, low=80, max_age=3600.0))
     world.runtime.containers = [cri.Container(id="1", image_id="used")]
     async with world.running():
@@ -253,6 +312,32 @@ async def test_old_images_go_but_not_right_after_a_start(autojump_clock: Clock) 
         await trio.sleep(300)
     assert set(world.runtime.images) == {"used"}
     assert world.removed("age") == 1
+
+
+async def test_an_image_is_old_when_it_has_not_been_used_for_so_long(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=1), ImagePolicy(high=100, low=80, max_age=3600.0))
+    world.runtime.containers = [cri.Container(id="1", image_id="a")]
+    async with world.running():
+        await trio.sleep(3605)
+        world.runtime.containers = []
+        await trio.sleep(3600)
+        assert set(world.runtime.images) == {"a"}
+        await trio.sleep(300)
+    assert world.runtime.images == {}
+
+
+async def test_an_old_image_that_the_runtime_does_not_remove_is_told(autojump_clock: Clock) -> None:
+    world = World(Runtime(kept=1, gone=1), ImagePolicy(high=100, low=80, max_age=3600.0))
+    world.runtime.refusing = {"kept"}
+    async with world.running():
+        await trio.sleep(4205)
+    assert set(world.runtime.images) == {"kept"}
+    [(_, reason, message)] = world.said.events
+    assert reason == "ImageGCFailed"
+    assert message.startswith(
+        "wanted to free images older than 1h0m0s, encountered errors in image deletion: "
+    )
+    assert "device or resource busy" in message
 
 
 async def test_off_at_100_percent(autojump_clock: Clock) -> None:

@@ -156,7 +156,7 @@ class ImageGarbage:
     async def _of_containers(self) -> set[str]:
         """Images of containers, as the runtime says it. Raises CRIError."""
         containers = await self._runtime.list_containers()
-        return {name for each in containers for name in (each.image_id or each.image_ref, each.image_ref)}
+        return {name for each in containers for name in (each.image_id, each.image_ref)}
 
     async def _has_come_into_use(self, record: ImageRecord) -> bool:
         """Whether a container has got the image since the last look: others may have taken minutes to remove.
