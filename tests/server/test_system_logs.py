@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.cancelling import descriptors
 from tests.server.test_go_regexp import needs_re2
@@ -187,6 +188,21 @@ async def test_what_there_is_not(logs: Path, target: str, status: int) -> None:
             'query: Invalid value: ["app/a.log"]: cannot specify file with options',
         ),
         (
+            "query=app/a.log&pattern=x",
+            406,
+            'query: Invalid value: ["app/a.log"]: cannot specify file with options',
+        ),
+        (
+            "query=app%5Ca.log",
+            406,
+            r'query: Invalid value: ["app\\a.log"]: statat app\a.log: no such file or directory',
+        ),
+        (
+            f"query={'a' * 257}",
+            406,
+            f'query: Invalid value: "{"a" * 257}": length must be less than 256',
+        ),
+        (
             "query=a&tailLines=-1",
             406,
             "tailLines: Invalid value: -1: must be between 0 and 100000, inclusive",
@@ -233,6 +249,25 @@ async def test_a_path_and_a_query_do_not_go_together(logs: Path) -> None:
             "query=kubelet&tailLines=3",
             "\noptions present and query resolved to log files for [kubelet]\n"
             "try without specifying options\n",
+        ),
+        *(
+            (
+                f"query=kubelet&{option}",
+                "\noptions present and query resolved to log files for [kubelet]\n"
+                "try without specifying options\n",
+            )
+            for option in (
+                "sinceTime=2024-01-01T00:00:00Z",
+                "untilTime=2024-01-01T00:00:00Z",
+                "sinceTime=2024-01-01T00:00:00Z&untilTime=2024-01-01T00:00:00Z",
+                "tailLines=0",
+                "tailLines=100000",
+            )
+        ),
+        ("query=app&query=app&query=app&query=app", "app's own\n" * 4),
+        (
+            f"query={'a' * 256}",
+            f"\nerror getting log for {'a' * 256}: openat {'a' * 256}: file name too long\n",
         ),
         ("query=app/a.log", "0123456789\nabc\n"),
     ],
@@ -281,6 +316,26 @@ async def test_units_of_the_journal(
     assert isinstance(answer, Response)
     assert isinstance(answer.body, AsyncIterator)
     assert await taken(answer.body) == said.encode()
+
+
+async def test_a_journal_that_goes_on_for_ever_is_ended(
+    logs: Path, tmp_path: Path, still_clock: trio.testing.MockClock
+) -> None:
+    journalctl, pid = tmp_path / "journalctl", tmp_path / "pid"
+    journalctl.write_text(
+        '#!/bin/sh\n[ "$1" = --field ] && exec echo app.service\n'
+        f"echo $$ >{pid}\necho line\nexec sleep 1000\n"
+    )
+    journalctl.chmod(0o755)
+    request = Request(method="GET", path="/logs/", target="/logs/", query={"query": ["app"]}, headers=())
+    answer = await SystemLogs(True, str(logs), str(journalctl)).get(request)
+    assert isinstance(answer, Response)
+    assert isinstance(answer.body, AsyncIterator)
+    assert await anext(answer.body) == b"line\n"
+    still_clock.jump(system_logs.JOURNAL_SECONDS)
+    assert await taken(answer.body) == b""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_how_the_journal_is_asked() -> None:
