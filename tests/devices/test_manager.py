@@ -1,0 +1,183 @@
+"""What the device manager gives, tells and writes down, with plugins that do as they should."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from tests.devices.plugin_process import RESOURCE
+from tests.devices.test_faults import Node, counts, wants
+from trio_kubelet.devices.checkpoint import FILE_NAME
+from trio_kubelet.devices.manager import EXPIRY_PERIOD
+from trio_kubelet.devices.proto import plugin_pb2 as api
+from trio_kubelet.devices.values import GRACE, Counts, Device, DevicePluginOptions
+from trio_kubelet.placement.doors import AllocationError
+
+Clock = trio.testing.MockClock
+
+
+class Plugin:
+    """Implements `DevicePlugin`."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[str]] = []
+
+    async def options(self) -> DevicePluginOptions:
+        return DevicePluginOptions()
+
+    async def watch(self, listed: Callable[[Sequence[Device]], None]) -> None:
+        raise AssertionError("the tests tell the devices")
+
+    async def preferred(
+        self, available: Collection[str], must_include: Collection[str], size: int
+    ) -> Sequence[str]:
+        raise AssertionError("it did not ask for it")
+
+    async def allocate(self, devices: Sequence[str]) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(devices)
+        return api.ContainerAllocateResponse().SerializeToString()
+
+    async def pre_start(self, devices: Sequence[str]) -> None:
+        raise AssertionError("it did not ask for it")
+
+
+async def plug(node: Node, *devices: Device) -> Plugin:
+    """A plugin registers, and lists these devices."""
+    plugin = Plugin()
+    await node.manager.inventory.connect(RESOURCE, plugin)
+    node.manager.inventory.listed(RESOURCE, plugin, devices)
+    return plugin
+
+
+@asynccontextmanager
+async def writing(node: Node) -> AsyncIterator[None]:
+    """What is given is written down meanwhile."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.manager.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_resource_without_plugin_stays_on_the_node_for_a_while(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    plugin = await plug(node, Device("a"), Device("b"))
+    async with writing(node):
+        await node.give("one", 1)
+        node.manager.inventory.disconnect(RESOURCE, plugin)
+        assert counts(node) == (2, 0)
+        assert node.manager.least_allocatable() == {RESOURCE: 1}, "what a pod has counts"
+        await trio.sleep(GRACE - 1)
+        assert counts(node) == (2, 0)
+        await trio.sleep(EXPIRY_PERIOD + 2)
+        assert node.manager.counts() == Counts(removed=frozenset({RESOURCE}))
+        with pytest.raises(AllocationError, match=f"cannot allocate unregistered device {RESOURCE}"):
+            await node.give("two", 1)
+
+
+async def test_a_pod_is_admitted_when_what_it_has_is_written_down(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a"))
+    async with writing(node):
+        await node.give("one", 1)
+        assert "uid-one" in (tmp_path / FILE_NAME).read_text()
+
+
+async def test_devices_of_pods_that_are_over_are_given_to_others(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a"))
+    async with writing(node):
+        assert await node.give("one", 1) == {"a"}
+        with pytest.raises(AllocationError, match=r"Requested: 1, Available: 0"):
+            await node.give("two", 1)
+        node.pods.clear()
+        assert await node.give("three", 1) == {"a"}
+        assert not node.manager.has_devices("uid-one")
+
+
+async def test_a_pod_that_asks_for_another_number_is_refused_and_has_no_hints(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, *(Device(id, nodes=(0,)) for id in "abc"))
+    async with writing(node):
+        await node.give("one", 1)
+        more = wants("one", 2)
+        with pytest.raises(AllocationError) as caught:
+            await node.manager.allocate(*more, None)
+    assert str(caught.value) == (
+        f'pod "uid-one" container "main" changed request for resource "{RESOURCE}" from 1 to 2'
+    )
+    assert node.manager.hints(*more) == node.manager.pod_hints(more[0]) == {RESOURCE: []}
+
+
+async def test_hints_are_for_what_is_free_or_what_the_pod_has(tmp_path: Path, autojump_clock: Clock) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a", nodes=(0,)), Device("b", nodes=(1,)), Device("c", nodes=(1,)))
+    async with writing(node):
+        assert await node.give("one", 1) == {"a"}
+    for name, number, hints in (
+        ("one", 1, [(0b01, True), (0b11, False)]),
+        ("two", 1, [(0b10, True), (0b11, False)]),
+        ("two", 2, [(0b10, True), (0b11, False)]),
+        ("two", 3, []),
+    ):
+        pod, container = wants(name, number)
+        assert node.manager.hints(pod, container) == {RESOURCE: hints}
+        assert node.manager.pod_hints(pod) == {RESOURCE: hints}
+    node.pods.clear()
+    assert node.manager.pod_hints(wants("two", 3)[0]) == {RESOURCE: [(0b11, True)]}, "the other is over"
+
+
+async def test_devices_that_are_near_no_node_have_no_hints(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a"))
+    pod, container = wants("one", 1)
+    assert node.manager.hints(pod, container) == node.manager.pod_hints(pod) == {RESOURCE: None}
+
+
+async def test_the_health_of_what_a_container_has(tmp_path: Path, autojump_clock: Clock) -> None:
+    node = Node(tmp_path)
+    plugin = await plug(node, Device("a"), Device("b"))
+    async with writing(node):
+        await node.give("one", 1)
+        node.manager.inventory.listed(RESOURCE, plugin, [Device("a", healthy=False), Device("b")])
+        assert node.sick == [{"uid-one"}]
+        assert node.manager.health("uid-one", "main") == {RESOURCE: {"a": False}}
+        node.manager.inventory.listed(RESOURCE, plugin, [Device("b")])
+        assert node.manager.health("uid-one", "main") == {RESOURCE: {"a": True}}, "nobody lists it"
+
+
+async def test_a_pod_that_is_admitted_again_keeps_what_it_has_if_that_is_healthy(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    plugin = await plug(node, Device("a"), Device("b"))
+    pod, container = wants("one", 1)
+    async with writing(node):
+        await node.give("one", 1)
+        await node.manager.allocate(pod, container, None)
+        assert plugin.asked == [["a"]]
+        node.manager.inventory.listed(RESOURCE, plugin, [Device("a", healthy=False), Device("b")])
+        with pytest.raises(AllocationError, match="previously allocated devices are no longer healthy"):
+            await node.manager.allocate(pod, container, None)
+
+
+async def test_for_no_devices_no_plugin_is_asked(tmp_path: Path, autojump_clock: Clock) -> None:
+    node = Node(tmp_path)
+    plugin = await plug(node, Device("a"))
+    pod, container = wants("none", 0)
+    await node.manager.allocate(pod, container, None)
+    assert plugin.asked == []
+    assert not node.manager.has_devices("uid-none")
