@@ -115,6 +115,9 @@ async def test_a_year_of_monthly_certificates(tmp_path: Path, autojump_clock: Mo
         assert world.registry.get_sample_value(
             "kubelet_certificate_manager_server_rotation_seconds_count"
         ) == len(gaps)
+        assert world.registry.get_sample_value(
+            "kubelet_certificate_manager_server_rotation_seconds_sum"
+        ) == pytest.approx(sum(gaps), rel=0.001)
         assert world.asked_with == [False] + [True] * len(gaps)
     pems = [p for p in os.listdir(tmp_path) if p != "kubelet-test-current.pem"]
     assert len(pems) == len(moments)
@@ -304,6 +307,24 @@ async def test_a_serving_certificate_follows_the_nodes_addresses(
         world.template = addresses(("Hostname", "n"))
         await trio.sleep(300)
         assert len(world.delivered) == 2  # fewer addresses are no reason
+
+
+async def test_nothing_is_asked_for_while_nobody_knows_what_is_wanted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, serving=True)
+    world.signer.verdict = "Denied"
+    async with running(world):
+        await trio.sleep(300)
+        asked, errors, template = len(world.signer.requests()), world.errors, world.template
+        world.template = None
+        await trio.sleep(3600)
+        assert len(world.signer.requests()) == asked
+        assert world.errors == errors
+        world.signer.verdict = "Approved"
+        world.template = template
+        await trio.sleep(100)
+        assert len(world.delivered) == 1
 
 
 def test_what_addresses_become() -> None:
