@@ -112,14 +112,14 @@ async def test_a_pod_that_asks_for_another_number_is_refused_and_has_no_hints(
     node = Node(tmp_path)
     await plug(node, *(Device(id, nodes=(0,)) for id in "abc"))
     async with writing(node):
-        await node.give("one", 1)
-        more = wants("one", 2)
+        await node.give("one", 2)
+        less = wants("one", 1)
         with pytest.raises(AllocationError) as caught:
-            await node.manager.allocate(*more, None)
+            await node.manager.allocate(*less, None)
     assert str(caught.value) == (
-        f'pod "uid-one" container "main" changed request for resource "{RESOURCE}" from 1 to 2'
+        f'pod "uid-one" container "main" changed request for resource "{RESOURCE}" from 2 to 1'
     )
-    assert node.manager.hints(*more) == node.manager.pod_hints(more[0]) == {RESOURCE: []}
+    assert node.manager.hints(*less) == node.manager.pod_hints(less[0]) == {RESOURCE: []}
 
 
 async def test_hints_are_for_what_is_free_or_what_the_pod_has(tmp_path: Path, autojump_clock: Clock) -> None:
@@ -136,8 +136,21 @@ async def test_hints_are_for_what_is_free_or_what_the_pod_has(tmp_path: Path, au
         pod, container = wants(name, number)
         assert node.manager.hints(pod, container) == {RESOURCE: hints}
         assert node.manager.pod_hints(pod) == {RESOURCE: hints}
-    node.pods.clear()
-    assert node.manager.pod_hints(wants("two", 3)[0]) == {RESOURCE: [(0b11, True)]}, "the other is over"
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+async def test_what_pods_have_that_are_over_is_free_for_hints(
+    tmp_path: Path, autojump_clock: Clock, scope: str
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a", nodes=(0,)))
+    pod, container = wants("two", 1)
+    async with writing(node):
+        await node.give("one", 1)
+        for hints in ([], [(0b1, True)]):
+            found = node.manager.pod_hints(pod) if scope == "pod" else node.manager.hints(pod, container)
+            assert found == {RESOURCE: hints}
+            node.pods.clear()
 
 
 async def test_devices_that_are_near_no_node_have_no_hints(tmp_path: Path) -> None:
@@ -152,6 +165,7 @@ async def test_the_health_of_what_a_container_has(tmp_path: Path, autojump_clock
     plugin = await plug(node, Device("a"), Device("b"))
     async with writing(node):
         await node.give("one", 1)
+        assert node.manager.health("uid-one", "main") == {RESOURCE: {"a": True}}
         node.manager.inventory.listed(RESOURCE, plugin, [Device("a", healthy=False), Device("b")])
         assert node.sick == [{"uid-one"}]
         assert node.manager.health("uid-one", "main") == {RESOURCE: {"a": False}}

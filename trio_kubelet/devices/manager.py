@@ -222,10 +222,7 @@ class DeviceManager:
             if len(has) != wanted:
                 return []
             return device_hints(resource.devices, has, (), wanted, self._numa_nodes)
-        available = self._free(name)
-        if len(available | reusable) < wanted:
-            return []
-        return device_hints(resource.devices, available, reusable, wanted, self._numa_nodes)
+        return device_hints(resource.devices, self._free(name), reusable, wanted, self._numa_nodes)
 
     # Giving devices
 
