@@ -382,6 +382,27 @@ async def test_what_is_told_of_a_disk_that_cannot_be_mounted(
     with pytest.raises(OperationError) as error:
         await format.format_and_mount("/dev/d", "/t", fs_type, ["noatime"])
     assert str(error.value) == text
+    assert not isinstance(error.value, FilesystemMismatch)
+
+
+async def test_a_disk_with_the_wanted_filesystem_that_cannot_be_mounted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(format, "run_tool", Tools(blkid=(0, "TYPE=ext4"), mount=(32, "bad")))
+    with pytest.raises(OperationError, match="mount failed: exit status 32") as error:
+        await format.format_and_mount("/dev/d", "/t", "", [])
+    assert not isinstance(error.value, FilesystemMismatch)
+
+
+async def test_an_empty_disk_is_not_formatted_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Tools()
+    monkeypatch.setattr(format, "run_tool", tools)
+    with pytest.raises(OperationError) as error:
+        await format.format_and_mount("/dev/d", "/t", "", ["ro"])
+    assert str(error.value) == (
+        "cannot mount unformatted disk /dev/d as we are manipulating it in read-only mode"
+    )
+    assert [command[0] for command in tools.asked] == ["blkid"]
 
 
 async def test_a_disk_with_partitions_is_not_formatted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ The kernel's files and the tool are the test's own; the disks are loop devices, 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from trio_kubelet.storage import block_map, loop
 from trio_kubelet.storage.claims import inline_spec, persistent_spec
 from trio_kubelet.storage.disks import iscsi_plan
 from trio_kubelet.storage.disks.attached import AttachedDisks
-from trio_kubelet.storage.disks.fc import FCDisks, source_of
+from trio_kubelet.storage.disks.fc import FCDisks, ids_of, source_of
 from trio_kubelet.storage.disks.format import run_tool
 from trio_kubelet.storage.disks.iscsi import ISCSIDisks
 from trio_kubelet.storage.disks.scsi import SCSI
@@ -358,7 +359,62 @@ async def test_a_fibre_channel_disk(
     assert not shared.exists()
 
 
+async def test_a_device_of_fibre_channel_is_read_back_under_its_pods_name(
+    place: Path, machine: Machine, disk: str
+) -> None:
+    (machine.root / "dev/disk/by-id/scsi-w").symlink_to(disk)
+    volumes = attached(place, FCDisks(tool=machine.tool, scsi=machine.scsi))
+    spec = persistent_spec("uid", volume_of(fc={"wwids": ["w"]}, volumeMode="Block"), read_only=False)
+    pod = pod_of("p")
+    await volumes.wait_for_attach(spec)
+    device, shared = await volumes.map_pod_device(spec, pod), volumes.global_map(spec)
+    pod_map = place / "root/pods/uid-p/volumeDevices/kubernetes.io~fc"
+    block_map.map_device(device, shared, str(pod_map), "pv", "uid-p")
+    (pod_map / "other").symlink_to("/dev/null")
+
+    def read() -> list[tuple[str, str]]:
+        return [(each.name, uid) for each, uid in volumes.read_back(str(place / "root"), _T)]
+
+    whole = read()
+    (pod_map / "pv").unlink()
+    without_link = read()
+    block_map.unmap_device(shared, str(pod_map), "pv", "uid-p")
+    assert whole == [("w", ""), ("pv", "uid-p")]
+    assert without_link == [("w", ""), ("w", "uid-p")]
+
+
+async def test_a_disk_belongs_to_the_group_of_its_pod(place: Path, machine: Machine, disk: str) -> None:
+    """One that cannot be written is left as it is."""
+    (machine.root / "dev/disk/by-id/scsi-w").symlink_to(disk)
+    machine.host(0)
+    machine.block(Path(disk).name)
+    path = place / "root/pods/uid-p/volumes/kubernetes.io~fc/pv"
+    pod = pod_of("p", securityContext={"fsGroup": 1234})
+    for read_only in (False, True):
+        volumes = attached(place, FCDisks(tool=machine.tool, scsi=machine.scsi))
+        spec = persistent_spec("uid", volume_of(fc={"wwids": ["w"]}), read_only=read_only)
+        await volumes.wait_for_attach(spec)
+        await volumes.mount_device(spec, pod)
+        await volumes.set_up(spec, pod, keep=False)
+        assert path.stat().st_gid == 1234
+        assert bool(os.statvfs(path).f_flag & os.ST_RDONLY) is read_only
+        await volumes.tear_down(PodMount(uid="uid-p", spec=spec))
+        await volumes.unmount_device(spec)
+
+
+def test_which_disk_of_fibre_channel_is_meant() -> None:
+    both = v1.FCVolumeSource(target_wwns=["a"], wwids=["w"])
+    assert ids_of(both) == (("w",), "")
+    assert ids_of(msgspec.structs.replace(both, lun=0)) == (("a",), "0")
+    with pytest.raises(OperationError, match="fc: no fc disk information found"):
+        ids_of(v1.FCVolumeSource(target_wwns=["a"]))
+    with pytest.raises(OperationError, match="fc: no fc disk information found"):
+        ids_of(v1.FCVolumeSource(lun=0))
+
+
 def test_directories_of_fibre_channel_are_read_back() -> None:
+    assert source_of("a-2") == v1.FCVolumeSource(wwids=["a", "2"])
+    assert source_of("a-lun-b") is None
     assert source_of("a-b-lun-3") == v1.FCVolumeSource(target_wwns=["a", "b"], lun=3)
     assert source_of("w") == v1.FCVolumeSource(wwids=["w"])
     assert source_of("lun-3") is None
