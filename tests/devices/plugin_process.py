@@ -23,9 +23,13 @@ class PluginProcess:
         self.said: list[dict[str, Any]] = []
 
     async def tell(self, **command: object) -> None:
-        """Gives it a command."""
+        """Gives it a command; it has obeyed when this returns."""
         assert self.process.stdin is not None
+        before = len(self.calls("obeyed"))
         await self.process.stdin.send_all(json.dumps(command).encode() + b"\n")
+        with trio.fail_after(60):
+            while len(self.calls("obeyed")) == before:  # noqa: ASYNC110 (another process is waited for)
+                await trio.sleep(0.005)
 
     def calls(self, what: str) -> list[dict[str, Any]]:
         """What it has told of one kind."""

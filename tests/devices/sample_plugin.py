@@ -150,6 +150,7 @@ class Plugin:
                 (self.sick.discard if healthy else self.sick.add)(name)
             self.changed.set()
             self.changed = trio.Event()
+            self.say("obeyed")
 
 
 async def _lines() -> Any:
