@@ -79,7 +79,7 @@ async def test_a_disk_that_is_not_there_is_told(place: Path, driver: DriverProce
     claims = Claims()
     claims.claim("gone", {"local": {"path": "/dev/none"}})
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod_of("p", "gone"), patience=0.3)).unmounted == ("gone",)
+        assert (await world.gives_up(pod_of("p", "gone"))).unmounted == ("gone",)
         (text, *_) = world.reasons("FailedMount")
         assert text == (
             'MountVolume.NewMounter initialization failed for volume "pv-gone" : '
@@ -92,7 +92,7 @@ async def test_a_local_path_that_is_a_file_is_no_volume(place: Path, driver: Dri
     claims = Claims()
     claims.claim("file", {"local": {"path": str(place / "file")}})
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod_of("p", "file"), patience=0.3)).unmounted == ("file",)
+        assert (await world.gives_up(pod_of("p", "file"))).unmounted == ("file",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.NewMounter initialization failed for volume "pv-file" : '
             "only directory and block device are supported"
@@ -116,7 +116,7 @@ async def test_a_disk_whose_password_is_missing_is_told_before_all_steps(
     pod = pod_of("p", devices=("disk",)) if mode == "Block" else pod_of("p", "disk")
     async with running_world(place, claims=claims, driver=driver) as world:
         world.view = ReportedVolumes(controller=False)
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("disk",)
+        assert (await world.gives_up(pod, reason)).unmounted == ("disk",)
         assert world.reasons(reason)[0] == (
             f'{step} initialization failed for volume "pv-disk" : '
             'couldn\'t get secret default/no error: secrets "no" not found'
@@ -133,7 +133,7 @@ async def test_a_path_of_the_node_behind_a_claim(place: Path, driver: DriverProc
         assert world.path(pod, "made") == place / "made"
         await world.tear_down(pod)
         assert (place / "made").is_dir()
-        assert (await world.set_up(pod_of("q", "not"), patience=0.3)).unmounted == ("not",)
+        assert (await world.gives_up(pod_of("q", "not"))).unmounted == ("not",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.SetUp failed for volume "pv-not" : hostPath type check failed: '
             f"{place / 'not'} is not a directory"
@@ -148,7 +148,7 @@ async def test_nfs_without_its_helper_is_told_in_the_words_of_mount(
     claims.claim("nfs", {"nfs": {"server": "127.0.0.1", "path": "/x"}}, mountOptions=["vers=4"])
     pod = pod_of("p", "nfs")
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("nfs",)
+        assert (await world.gives_up(pod)).unmounted == ("nfs",)
         (text, *_) = world.reasons("FailedMount")
         target = world.root / "pods/uid-p/volumes/kubernetes.io~nfs/pv-nfs"
         assert text.startswith(
@@ -191,7 +191,8 @@ async def test_a_disk_of_another_node_is_not_touched(place: Path, driver: Driver
     claims.claim("raw", {"local": {"path": disk}}, mode="Block", nodeAffinity=there)
     pod = pod_of("p", "disk", devices=("raw",))
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("disk", "raw")
+        assert (await world.gives_up(pod)).unmounted == ("disk", "raw")
+        await world.until(lambda: len(set(world.reasons("FailedMount"))) == 2)
         assert set(world.reasons("FailedMount")) == {  # the kubelet says so of devices, too
             'MountVolume.NodeAffinity check failed for volume "pv-disk" : no matching NodeSelectorTerms',
             'MapVolume.NodeAffinity check failed for volume "pv-raw" : no matching NodeSelectorTerms',
@@ -298,7 +299,7 @@ async def test_options_are_refused_where_nothing_is_mounted(place: Path, driver:
     claims = Claims()
     claims.claim("path", {"hostPath": {"path": str(place)}}, mountOptions=["noexec"])
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod_of("p", "path"), patience=0.3)).unmounted == ("path",)
+        assert (await world.gives_up(pod_of("p", "path"))).unmounted == ("path",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.MountOptionSupport check failed for volume "pv-path" : mount options are not '
             "supported for this volume type"
@@ -315,7 +316,7 @@ async def test_a_disk_with_another_filesystem_is_told_of_its_volume(
     claims = Claims()
     claims.claim("disk", {"local": {"path": disk, "fsType": wanted}})
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod_of("p", "disk"), patience=1)).unmounted == ("disk",)
+        assert (await world.gives_up(pod_of("p", "disk"))).unmounted == ("disk",)
         await world.until(lambda: world.object_events)
         kind, name, reason, text = world.object_events[0]
         assert (kind, name, reason) == ("PersistentVolume", "pv-disk", "FailedMountOnFilesystemMismatch")

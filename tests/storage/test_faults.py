@@ -47,7 +47,7 @@ async def test_what_was_surely_not_staged_is_not_unstaged(place: Path, driver: D
     driver.fail(NodeStageVolume={"code": 13})
     async with running_world(place, claims=claims_of("c"), driver=driver) as world:
         pod = pod_of("p", "c")
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("c",)
+        assert (await world.gives_up(pod)).unmounted == ("c",)
         await world.tear_down(pod)
         await world.until(lambda: not world.left())
         await trio.sleep(0.5)
@@ -60,7 +60,7 @@ async def test_a_pod_that_goes_after_its_volume_was_staged_leaves_nothing(
     driver.fail(NodePublishVolume={"code": 13})
     async with running_world(place, claims=claims_of("c"), driver=driver) as world:
         pod = pod_of("p", "c")
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("c",)
+        assert (await world.gives_up(pod)).unmounted == ("c",)
         driver.fail()
         await world.tear_down(pod)
         await world.until(lambda: driver.methods()[-1] == "NodeUnstageVolume")
@@ -268,7 +268,7 @@ async def test_a_volume_for_one_pod_is_not_given_to_another(place: Path, driver:
     first, second = pod_of("a", "own"), pod_of("b", "own")
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(first)).unmounted
-        assert (await world.set_up(second, patience=0.3)).unmounted == ("own",)
+        assert (await world.gives_up(second)).unmounted == ("own",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.SetUp failed for volume "pv-own" : volume uses the ReadWriteOncePod access mode and '
             "is already in use by another pod"
@@ -359,7 +359,7 @@ async def test_what_failed_for_a_pod_is_forgotten_with_it(
     claims.claim("c", nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
+        assert (await world.gives_up(pod)).unmounted == ("c",)
         assert world.reasons("FailedMount")
         await world.tear_down(pod)
         world.view = ReportedVolumes(labels={"zone": "here"})

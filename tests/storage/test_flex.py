@@ -360,7 +360,7 @@ async def test_a_csi_volume_that_must_be_attached_cannot_be_without_a_controller
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
         world.view = ReportedVolumes(controller=False)
-        short = await world.set_up(pod, patience=0.3)
+        short = await world.gives_up(pod, "FailedAttachVolume")
         assert short.unattached == ("c",)
         assert world.reasons("FailedAttachVolume")[0] == (
             'AttachVolume.Attach failed for volume "pv-c" : attaching volumes from the kubelet is not '

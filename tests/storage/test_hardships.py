@@ -66,7 +66,7 @@ async def test_a_full_disk(place: Path, driver: DriverProcess) -> None:
             with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):
                 file.write(b"x" * (2 << 20))
             waiting = pod_of("p", "c")
-            assert (await world.set_up(waiting, patience=0.3)).unmounted == ("c",)
+            assert (await world.gives_up(waiting)).unmounted == ("c",)
             text = world.reasons("FailedMount")[0]
             assert text.startswith('MountVolume.MountDevice failed for volume "pv-c" : ')
             assert ": no space left on device" in text
@@ -83,7 +83,7 @@ async def test_a_read_only_filesystem(place: Path, driver: DriverProcess) -> Non
         async with running_world(place, claims=claims_of(place, "c"), driver=driver) as world:
             mount("", str(place / "root/plugins"), flags=MS_REMOUNT | MS_RDONLY)
             waiting = pod_of("p", "c")
-            assert (await world.set_up(waiting, patience=0.3)).unmounted == ("c",)
+            assert (await world.gives_up(waiting)).unmounted == ("c",)
             assert ": read-only file system" in world.reasons("FailedMount")[0]
             assert not (await world.set_up(pod_of("q", "dir"))).unmounted
             mount("", str(place / "root/plugins"), flags=MS_REMOUNT)
@@ -119,7 +119,7 @@ async def test_a_device_that_vanishes(place: Path, driver: DriverProcess) -> Non
     (place / "link").symlink_to("/dev/none")
     async with running_world(place, claims=claims, driver=driver) as world:
         waiting, using = pod_of("p", "gone"), pod_of("q", devices=("raw",))
-        assert (await world.set_up(waiting, patience=0.3)).unmounted == ("gone",)
+        assert (await world.gives_up(waiting)).unmounted == ("gone",)
         assert "does not exist" in world.reasons("FailedMount")[0]
         assert not (await world.set_up(using)).unmounted
         loop.detach(str(image))
@@ -163,7 +163,7 @@ async def test_whoever_speaks_no_grpc_at_a_drivers_socket(place: Path, driver: D
         pod = pod_of("p", "c")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(babble)
-            assert (await world.set_up(pod, patience=1)).unmounted == ("c",)
+            assert (await world.gives_up(pod)).unmounted == ("c",)
             assert not (await world.set_up(pod_of("q", "dir"))).unmounted
             nursery.cancel_scope.cancel()
         assert "rpc error: code = " in world.reasons("FailedMount")[0]
@@ -200,7 +200,7 @@ async def test_a_driver_that_publishes_no_device(place: Path, driver: DriverProc
     driver.set(lie={"volume": "raw", "file": file})
     async with running_world(place, claims=claims, driver=driver) as world:
         pod = pod_of("p", devices=("raw",))
-        assert (await world.set_up(pod, patience=0.5)).unmounted == ("raw",)
+        assert (await world.gives_up(pod, "FailedMapVolume")).unmounted == ("raw",)
         text = world.reasons("FailedMapVolume")[0]
         target = world.root / "plugins/kubernetes.io/csi/volumeDevices/publish/pv-raw/uid-p"
         said = {

@@ -34,7 +34,7 @@ async def test_secrets_of_both_steps(place: Path, driver: DriverProcess) -> None
     claims.claim("c", {"csi": WITH_SECRETS})
     pod = pod_of("p", "c")
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
+        assert (await world.gives_up(pod)).unmounted == ("c",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.MountDevice failed for volume "pv-c" : fetching NodeStageSecretRef default/stage '
             "failed: kubernetes.io/csi: failed to find the secret stage in the namespace default with error: "
@@ -61,7 +61,7 @@ async def test_secrets_of_a_device(place: Path, driver: DriverProcess) -> None:
         'secrets "{0}" not found'
     )
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("c",)
+        assert (await world.gives_up(pod, "FailedMapVolume")).unmounted == ("c",)
         assert world.reasons("FailedMapVolume")[0] == (
             'MapVolume.SetUpDevice failed for volume "pv-c" : kubernetes.io/csi: failed to get '
             f"NodeStageSecretRef default/stage: {missing.format('stage')}"
@@ -268,7 +268,7 @@ async def test_a_driver_that_takes_no_volumes_of_pods_own(place: Path, driver: D
     claims.driver(volumeLifecycleModes=["Persistent"])
     pod = pod_of("p", "own", volumes=[{"name": "own", "csi": {"driver": DRIVER}}])
     async with running_world(place, claims=claims, driver=driver) as world:
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("own",)
+        assert (await world.gives_up(pod)).unmounted == ("own",)
         assert world.reasons("FailedMount")[0] == (
             'MountVolume.SetUp failed for volume "own" : kubernetes.io/csi: mounter.SetupAt failed to check '
             f'volume lifecycle mode: volume mode "Ephemeral" not supported by driver {DRIVER} (only supports '
@@ -286,7 +286,7 @@ async def test_what_the_attacher_says_is_told(place: Path, driver: DriverProcess
     pod = pod_of("p", "disk")
     async with running_world(place, claims=claims, driver=driver) as world:
         world.node_says("disk")
-        assert (await world.set_up(pod, patience=0.3)).unmounted == ("disk",)
+        assert (await world.gives_up(pod)).unmounted == ("disk",)
         text = 'MountVolume.WaitForAttach failed for volume "pv-disk" : no such disk'
         assert world.reasons("FailedMount")[0] == text
         assert driver.methods("begin") == []

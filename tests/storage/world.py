@@ -182,6 +182,14 @@ class World:
         """What the pod's worker does."""
         return await self.room.volumes.set_up(pod, pod.spec.volumes or [], patience)
 
+    async def gives_up(self, pod: v1.Pod, reason: str = "FailedMount") -> Shortfall:
+        """What the pod's worker does not get, having waited in vain and been told why by such an event."""
+        with trio.fail_after(30):
+            while True:
+                short = await self.set_up(pod, patience=0.3)
+                if self.reasons(reason):
+                    return short
+
     async def tear_down(self, pod: v1.Pod) -> None:
         """What happens when the pod has ended."""
         await self.room.volumes.tear_down(pod.metadata.uid)
