@@ -293,6 +293,7 @@ async def test_a_claim_that_is_not_this_nodes_to_expand_is_not_asked_about_befor
         monkeypatch.setattr(world.objects, "claim", counted)
         for syncs in (1, 2):
             await grown(world, pod, monkeypatch)
+            await world.until(lambda syncs=syncs: read >= 2 * syncs)
             await trio.sleep(0.5)
             assert read == 2 * syncs
         assert "NodeExpandVolume" not in driver.methods("begin")
