@@ -138,7 +138,7 @@ async def test_a_volume_that_must_be_attached_waits_for_the_node_to_say_so(
     claims.claim("disk")
     pod = pod_of("p", "disk")
     async with running_world(place, claims=claims, driver=driver) as world:
-        short = await world.set_up(pod, patience=0.2)
+        short = await world.set_up(pod, patience=1)
         assert (short.unmounted, short.unattached) == (("disk",), ("disk",))
         assert world.room.volumes.in_use() == [csi_unique("disk")]
         assert driver.methods() == []
@@ -261,10 +261,11 @@ async def test_a_pod_is_refused_when_the_node_has_too_many_volumes(
     driver.set(limit=3)
     async with running_world(place, claims=claims, driver=driver) as world:
         driver.set(limit=1)
-        short = await world.set_up(pod_of("p", "disk"), patience=0.2)
+        short = await world.set_up(pod_of("p", "disk"), patience=1)
         assert short.too_many
+        await world.until(lambda: len(world.told) > 1)
         assert [info.limit for info in world.told] == [3, 1]
-        short = await world.set_up(pod_of("q", "disk", "missing"), patience=0.2)
+        short = await world.set_up(pod_of("q", "disk", "missing"), patience=1)
         assert short.too_many
         assert list(short.unprocessed) == ["missing"]
         claims.attach("disk", attached=False, attachError={"message": "other", "errorCode": 13})

@@ -275,7 +275,7 @@ async def test_an_attached_disk_is_mounted_by_the_agent_where_its_driver_does_no
     install(place / "flex", device=disk)
     pod = flex_pod("p", fsType="ext4")
     async with running_world(place, driver=driver, register=False) as world:
-        short = await world.set_up(pod, patience=0.2)
+        short = await world.set_up(pod, patience=1)
         assert (short.unmounted, short.unattached) == (("v",), ("v",))
         name = "vendor/disk/v"
         assert world.room.volumes.in_use() == [name]

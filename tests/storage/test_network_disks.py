@@ -449,7 +449,7 @@ async def test_where_the_tools_are_not_installed_the_pod_is_told(place: Path, dr
     pod = pod_of("p", "target", "fabric")
     names = [f"kubernetes.io/iscsi/10.0.0.1:{IQN}:3", "kubernetes.io/fc/[w]"]
     async with running_world(place, claims=claims, driver=driver) as world:
-        short = await world.set_up(pod, patience=0.2)
+        short = await world.set_up(pod, patience=1)
         assert (short.unmounted, short.unattached) == (("fabric", "target"), ("fabric", "target"))
         assert world.room.volumes.in_use() == sorted(names)
         world.view = ReportedVolumes(frozenset(names), dict.fromkeys(names, ""))
