@@ -395,10 +395,11 @@ def test_deeply_nested_directories_are_removed(root: Path) -> None:
     assert not path.exists()
 
 
-def test_more_directories_than_are_remembered_are_removed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_directories_of_more_levels_than_are_open_are_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.volumes.files._MOST_PENDING", 2)
+    monkeypatch.setattr("trio_kubelet.volumes.files._MOST_OPEN", most)
     for number in range(4**4):
         path = root.joinpath("pod", *(str(number // 4**level % 4) for level in range(4)))
         path.mkdir(parents=True)
@@ -407,6 +408,38 @@ def test_more_directories_than_are_remembered_are_removed(
         (path.parent / "link").symlink_to(root)
     remove_tree(str(root / "pod"))
     assert os.listdir(root) == []
+
+
+def test_directories_are_removed_from_a_disk_that_has_no_room_for_another_name(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "pod" / "a" / "b" / "c").mkdir(parents=True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "rename", full)
+    remove_tree(str(root / "pod"))
+    assert os.listdir(root) == []
+
+
+def test_nothing_else_is_removed_where_a_directory_is_moved_away_meanwhile(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.volumes.files._MOST_OPEN", 1)
+    (root / "pod" / "a" / "b").mkdir(parents=True)
+    (root / "other").mkdir()
+    (root / "other" / "precious").touch()
+
+    def move_and_enter(name: str, flags: int, directory: int) -> int:
+        if name == "..":
+            (root / "pod" / "a" / "b").rename(root / "other" / "b")
+        return os.open(name, flags, dir_fd=directory)
+
+    monkeypatch.setattr("trio_kubelet.volumes.files.enter", move_and_enter)
+    with pytest.raises(OSError, match="moved"):
+        remove_tree(str(root / "pod"))
+    assert (root / "other" / "precious").exists()
 
 
 def test_a_large_directory_is_removed_with_few_names_in_memory(root: Path) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from array import array
+from collections import deque
 
 from trio_kubelet.volumes.linux import mounts_below, unmount
 from trio_kubelet.volumes.mount_points import can_tell, enter, mounted_volumes
 
 POD_DIR_MODE = 0o750
 _PLUGIN_DIR_MODE = 0o755
-_MOST_PENDING = 10_000  # names that are remembered while a directory is removed, which may have millions
+_MOST_OPEN = 32  # levels of a directory that is removed; each takes two descriptors meanwhile
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -100,8 +102,8 @@ def remove_tree(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Directories are moved up into `path` one after the other and emptied there: however deep a container
-    nested them, nothing recurses. No mount is entered (EXDEV), and none can be moved or removed (EBUSY).
+    """Removes what is there, which takes neither room on the disk nor, however deep a container nested its
+    directories, much memory. No mount is entered (EXDEV), and none can be removed (EBUSY).
     """
     parent, name = os.path.split(path.rstrip("/"))
     try:
@@ -124,47 +126,61 @@ def _remove_in(above: int, name: str) -> None:
             raise
         os.unlink(name, dir_fd=above)
         return
-    try:
-        while not _empty(top):
-            pass
-    finally:
-        os.close(top)
+    _empty(_Level(top))
     os.rmdir(name, dir_fd=above)
 
 
-def _empty(top: int) -> bool:
-    """Removes what is in a directory; whether that was all: False if some came up meanwhile."""
-    all_gone = True
-    with os.scandir(top) as found:
-        for entry in found:
-            if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.name, dir_fd=top)
-            elif not _remove_below(entry.name, top):
-                all_gone = False
-    return all_gone
+class _Level:
+    """An open directory that is being emptied; `name` is "" if it was opened from one in it."""
 
-
-def _remove_below(name: str, top: int) -> bool:
-    """Removes a directory in `top` with all that is in it, of which no more names are kept than is set. False
-    if there were more directories in it: they are in `top` now.
-    """
-    pending, all_gone = [name], True
-    while pending:
-        below = pending.pop()
-        directory = enter(below, _OPEN_DIRECTORY, top)
+    def __init__(self, descriptor: int, name: str = "") -> None:
+        self.descriptor = descriptor
+        self.name = name
         try:
-            with os.scandir(directory) as found:
-                for entry in found:
-                    if not entry.is_dir(follow_symlinks=False):
-                        os.unlink(entry.name, dir_fd=directory)
-                        continue
-                    moved = os.urandom(16).hex()
-                    os.rename(entry.name, moved, src_dir_fd=directory, dst_dir_fd=top)
-                    if len(pending) < _MOST_PENDING:
-                        pending.append(moved)
-                    else:
-                        all_gone = False
-        finally:
-            os.close(directory)
-        os.rmdir(below, dir_fd=top)
-    return all_gone
+            self._found = os.scandir(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def next_directory(self) -> str | None:
+        """Removes what is no directory as far as the next one; None at the end."""
+        for entry in self._found:
+            if entry.is_dir(follow_symlinks=False):
+                return entry.name
+            os.unlink(entry.name, dir_fd=self.descriptor)
+        return None
+
+    def inode(self) -> int:
+        return os.fstat(self.descriptor).st_ino
+
+    def close(self) -> None:
+        self._found.close()
+        os.close(self.descriptor)
+
+
+def _empty(top: _Level) -> None:
+    """Removes what is in a directory, which is closed then. Of more levels than are open at a time the upper
+    ones are closed, and looked through again when those below are empty.
+    """
+    levels, closed = deque([top]), array("Q")  # inodes of those that are closed
+    try:
+        while True:
+            level = levels[-1]
+            if (name := level.next_directory()) is not None:
+                levels.append(_Level(enter(name, _OPEN_DIRECTORY, level.descriptor), name))
+                if len(levels) > _MOST_OPEN:
+                    closed.append(levels[0].inode())
+                    levels.popleft().close()
+                continue
+            if closed and len(levels) == 1:
+                levels.appendleft(_Level(enter("..", _OPEN_DIRECTORY, level.descriptor)))
+                if levels[0].inode() != closed.pop():
+                    raise OSError(errno.ESTALE, "a directory was moved while it was removed")
+            if len(levels) == 1:
+                return
+            levels.pop().close()
+            if level.name:  # else it is found again
+                os.rmdir(level.name, dir_fd=levels[-1].descriptor)
+    finally:
+        for level in levels:
+            level.close()
