@@ -298,6 +298,16 @@ async def test_many_small_parts_leave_others_their_turns(
         assert turns.count - before >= 50
 
 
+async def test_an_answer_that_becomes_long_when_it_is_unpacked_leaves_others_their_turns() -> None:
+    body = gzip.compress(bytes(64 << 20))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with running(Server(head + body)) as requests, others() as turns:
+        before = turns.count
+        answer = await ask(requests, longest=64 << 20)
+        assert len(answer.body) == 64 << 20
+        assert turns.count - before >= 50
+
+
 async def test_what_follows_the_end_of_a_packed_answer_is_not_kept() -> None:
     body = gzip.compress(b"{}") + bytes(1000)
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"

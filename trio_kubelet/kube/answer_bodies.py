@@ -2,7 +2,7 @@
 plain HTTP, which are JSON objects with a newline behind each in a body without end.
 
 A server may send more than there is memory, and a few kilobytes of gzip become gigabytes: no more is
-received or unpacked than the bound and one piece of the connection. Events are split by hand on the raw
+received or unpacked than the bound and one piece. Events are split by hand on the raw
 bytes: text line iterators also split on U+0085 and its kin, which are allowed inside an annotation.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+_UNPACKED = 1 << 20  # bytes that are unpacked in one go: few milliseconds
 
 
 class LineTooLong(Exception):
@@ -109,15 +110,22 @@ class WholeBody:
         self._longest = longest
         self._body = bytearray()
 
-    def add(self, piece: bytes) -> None:
-        """Takes what has come. Raises BodyError."""
-        if self._unpack is not None:
+    async def add(self, piece: bytes) -> None:
+        """Takes what has come; others have their turns while much is unpacked. Raises BodyError."""
+        if self._unpack is None:
+            self._take(piece)
+            return
+        while piece:
             try:
-                piece = self._unpack.decompress(piece, self._longest + 1 - len(self._body))
+                self._take(self._unpack.decompress(piece, _UNPACKED))
             except zlib.error as exc:
                 raise BodyError(f"the answer cannot be unpacked: {exc}") from exc
             if self._unpack.unused_data:  # the library keeps all that follows, however much
                 raise BodyError("the answer goes on behind its end")
+            if piece := self._unpack.unconsumed_tail:
+                await trio.lowlevel.checkpoint()
+
+    def _take(self, piece: bytes) -> None:
         self._body += piece
         if len(self._body) > self._longest:
             raise BodyError(f"the answer is longer than {self._longest} bytes")
@@ -138,7 +146,7 @@ async def read_body(answer: httpx.Response, longest: int, *, gzip: bool = False)
     chunks = answer.aiter_raw()
     try:
         async for chunk in chunks:
-            body.add(chunk)
+            await body.add(chunk)
             await trio.lowlevel.checkpoint()  # there are thousands of small ones in what is received at once
     except BaseException:
         await abandon(chunks)

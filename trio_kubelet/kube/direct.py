@@ -200,7 +200,7 @@ async def _exchange(
                 status, headers = event.status_code, _headers(event)
                 body = WholeBody(headers.get("content-encoding", ""), longest, gzip=True)
             elif isinstance(event, h11.Data) and body is not None:
-                body.add(event.data)
+                await body.add(event.data)
             elif not isinstance(event, h11.InformationalResponse):
                 raise httpx.RemoteProtocolError("server disconnected")
     except h11.RemoteProtocolError as exc:
