@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,13 @@ from trio_kubelet.api import v1
 from trio_kubelet.credential_providers import provider as module
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.doors import ServiceAccount
-from trio_kubelet.credential_providers.keyring import AccountSource, Login, matches
+from trio_kubelet.credential_providers.keyring import (
+    AccountSource,
+    Credential,
+    Keyring,
+    Login,
+    matches,
+)
 from trio_kubelet.credential_providers.plugin import (
     CredentialPluginError,
     CredentialProviderRequest,
@@ -270,3 +277,22 @@ def test_patterns_fit_their_images(
     assert not matches(other_port, image)
     if path:
         assert not matches(".".join(starred) + port + "/Other", image)
+
+
+@pytest.mark.parametrize("count", [10, 5000])
+async def test_many_logins_of_a_plugin_are_looked_through_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    threads = set[int]()
+
+    class Watched(Keyring):
+        def lookup(self, image: str) -> Sequence[Credential]:
+            threads.add(threading.get_ident())
+            return super().lookup(image)
+
+    monkeypatch.setattr(module, "Keyring", Watched)
+    logins = {f"a.org/{number}": Login("u", str(number)) for number in range(count)}
+    provider = PluginProvider(configured(), Asked(logins=logins), None)
+    found = await ProviderSecret([provider], a_pod()).credentials("a.org/7/app")
+    assert [credential.login.password for credential in found] == ["7"]
+    assert (threads == {threading.get_ident()}) is (count == 10)

@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.caching import SingleFlight
+from trio_kubelet.common.lanes import CONFIGS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.doors import PluginDoor, ServiceAccountIdentity
@@ -31,6 +32,10 @@ log = get_logger(__name__)
 
 MAX_CACHED: Final = 1000
 """Answers kept for one plugin; the oldest goes first."""
+_MANY: Final = 1000
+"""Logins of plugins above which they are looked through in a thread: in a megabyte of output there are a
+hundred thousand, which take a second.
+"""
 _GLOBAL: Final = "<global>"
 
 
@@ -188,10 +193,20 @@ class ProviderSecret:
         async with trio.open_nursery() as nursery:
             for index, provider in enumerate(self._providers):
                 nursery.start_soon(ask, index, provider)
-        keyring = Keyring()
-        for logins in found:
-            keyring.add(logins.by_registry, logins.source)
-        return keyring.lookup(image)
+        if sum(len(logins.by_registry) for logins in found) <= _MANY:
+            return _lookup(found, image)
+        try:
+            return await CONFIGS.run(_lookup, found, image, owner=self._pod.metadata.uid)
+        except WorkHangs as error:
+            log.warning("What plugins have cannot be looked through", pod=self._pod, err=error)
+            return ()
+
+
+def _lookup(found: Sequence[Logins], image: str) -> Sequence[Credential]:
+    keyring = Keyring()
+    for logins in found:
+        keyring.add(logins.by_registry, logins.source)
+    return keyring.lookup(image)
 
 
 def wanted_annotations(
