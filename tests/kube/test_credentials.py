@@ -212,6 +212,33 @@ async def test_an_exec_credential_is_replaced_before_it_expires(ca: CA, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("expires", "runs"),
+    [
+        ("2020-01-01T00:00:00Z", 3),
+        ("1970-01-01T00:00:00Z", 3),
+        ("1913-01-01T00:00:00Z", 3),
+        ("9999-01-01T00:00:00Z", 1),
+        ("0001-01-01T00:00:00Z", 1),  # Go's for none
+        ("", 1),
+    ],
+)
+async def test_when_an_exec_credential_has_expired(
+    ca: CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: str, runs: int
+) -> None:
+    monkeypatch.setattr("trio_kubelet.kube.credentials.PLUGIN_REST", 0)
+    counted = tmp_path / "runs"
+    answer = ANSWER % f'"token":"t","expirationTimestamp":"{expires}"'
+
+    async def use(server: APIServer, client: KubeClient) -> None:
+        server.tokens["t"] = User("n")
+        for _ in range(3):
+            await create_event(client)
+        assert len(counted.read_text().splitlines()) == runs
+
+    await with_plugin(ca, tmp_path, f"echo x >> {counted}; echo '{answer}'", use)
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         ("echo no such profile >&2; exit 3", "exit status 3: no such profile"),

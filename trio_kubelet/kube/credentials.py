@@ -151,7 +151,8 @@ class Credentials:
         if trio.current_time() - self._plugin_ran < PLUGIN_REST:
             return False
         expires = self._credential.expires_ns
-        return self._refused or 0 < expires <= self._clock.now_ns() + EARLY * NANOSECONDS
+        is_over = expires is not None and expires <= self._clock.now_ns() + EARLY * NANOSECONDS
+        return self._refused or is_over
 
     async def _refresh_token(self) -> None:
         if not self._token_is_due():

@@ -24,16 +24,17 @@ from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, can_be_sent
 
 TIMEOUT = 60.0
 _INTERNAL = "client_internal_error"
+_NO_TIME = "0001-01-01T00:00:00Z"  # for Go
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class ExecCredential(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin said; `expires_ns` 0: good until it is refused."""
+    """What a plugin said; without `expires_ns` it is good until it is refused."""
 
     token: str = ""
     certificate: bytes = b""
     key: bytes = b""
-    expires_ns: int = 0
+    expires_ns: int | None = None
 
     def __repr__(self) -> str:  # never what it holds
         return f"ExecCredential(expires_ns={self.expires_ns})"
@@ -104,7 +105,7 @@ def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> 
             token=token,
             certificate=(status.get("clientCertificateData") or "").encode(),
             key=(status.get("clientKeyData") or "").encode(),
-            expires_ns=parse_rfc3339(expires) if expires else 0,
+            expires_ns=parse_rfc3339(expires) if expires and expires != _NO_TIME else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise OSError(
