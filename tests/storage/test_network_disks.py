@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
@@ -315,6 +317,94 @@ async def test_a_multipath_device_is_used_and_flushed(place: Path, machine: Mach
     assert await disks.attach(spec, str(place / "plugin/iface/disk")) == "/dev/dm-5"
     await disks.detach(spec, str(place / "plugin/iface/disk"))
     assert "multipath -f /dev/dm-5" in machine.calls
+
+
+def leads_to(link: str) -> str:
+    return os.path.realpath(link)
+
+
+class Secrets:
+    """What the API server has of secrets."""
+
+    def __init__(self, **data: bytes) -> None:
+        self.data = data
+
+    async def secret(self, namespace: str, name: str) -> v1.Secret | None:
+        await trio.lowlevel.checkpoint()
+        return v1.Secret(data={**self.data}) if (namespace, name) == ("ns", "chap") and self.data else None
+
+
+async def test_a_login_with_a_password_of_a_secret(place: Path, machine: Machine, disk: str) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    objects: Any = Secrets(**{"node.session.auth.password": b"opaque"})
+    disks = ISCSIDisks(objects=objects, tool=machine.tool, scsi=machine.scsi)
+    secret = {"namespace": "ns", "name": "chap"}
+    found = await disks.attach(iscsi_spec(chapAuthSession=True, secretRef=secret), str(place / "plugin"))
+    assert leads_to(found) == disk
+    assert any(call.endswith("-n node.session.auth.password -v opaque") for call in machine.calls)
+
+
+@pytest.mark.parametrize(
+    ("objects", "source", "error"),
+    [
+        (None, {"chapAuthSession": True}, "cannot get kube client"),
+        (
+            Secrets(),
+            {"chapAuthSession": True},
+            'couldn\'t get secret ns/chap error: secrets "chap" not found',
+        ),
+        (
+            Secrets(),
+            {"chapAuthDiscovery": True},
+            'couldn\'t get secret ns/chap error: secrets "chap" not found',
+        ),
+        (None, {}, ""),
+    ],
+)
+async def test_a_secret_is_asked_for_where_it_is_wanted(
+    place: Path, machine: Machine, disk: str, objects: Any, source: dict[str, Any], error: str
+) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    disks = ISCSIDisks(objects=objects, tool=machine.tool, scsi=machine.scsi)
+    spec = iscsi_spec(secretRef={"namespace": "ns", "name": "chap"}, **source)
+    if error:
+        with pytest.raises(OperationError) as caught:
+            await disks.attach(spec, str(place / "plugin"))
+        assert str(caught.value) == error
+        assert machine.calls == []
+    else:
+        assert leads_to(await disks.attach(spec, str(place / "plugin"))) == disk
+
+
+@pytest.mark.parametrize(("others", "rounds"), [(1, 5), (2, 2)])
+async def test_for_a_portal_that_is_away_others_are_enough(
+    place: Path, machine: Machine, disk: str, autojump_clock: MockClock, others: int, rounds: int
+) -> None:
+    """Two of them after the second round, one after the last."""
+    there = [f"10.0.0.{number}:3260" for number in range(1, others + 1)]
+    machine.login = {portal: 6 + number for number, portal in enumerate(there)}
+    machine.fails = [{"Match": "-p 10.0.0.9:3260 ", "Code": 8, "Out": "away"}]
+    disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    spec = iscsi_spec(portals=[*there[1:], "10.0.0.9"])
+    assert leads_to(await disks.attach(spec, str(place / "plugin"))) == disk
+    assert trio.current_time() == 9, "for the multipath daemon"
+    asked = [call for call in machine.calls if "-p 10.0.0.9:3260 " in call and call.endswith("-o new")]
+    assert len(asked) == rounds
+
+
+async def test_a_disk_that_does_not_appear_after_the_login(
+    place: Path, machine: Machine, autojump_clock: MockClock
+) -> None:
+    machine.login = {"10.0.0.1:3260": 7}
+    machine.host(7)
+    disks = ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    with pytest.raises(OperationError) as error:
+        await disks.attach(iscsi_spec(), str(place / "plugin"))
+    assert str(error.value) == (
+        "failed to get any path for iscsi disk, last err seen:\nTimed out waiting for device at path "
+        f"/dev/disk/by-path/ip-10.0.0.1:3260-iscsi-{IQN}-lun-3 after 30s"
+    )
+    assert trio.current_time() == 30
 
 
 @pytest.mark.parametrize(
