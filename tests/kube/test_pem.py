@@ -5,11 +5,14 @@ from __future__ import annotations
 import ssl
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.certs import CA
 from trio_kubelet.kube.certificates.files import certificate_block, clean_chain, pem_contents
+from trio_kubelet.kube.certificates.pair import key_pem, new_key, parse_key
 
 contents = st.binary(max_size=200)
 noise = st.text("abc \t:-\n", max_size=20).map(lambda text: text.replace("-----", "").encode() + b"\n")
@@ -58,3 +61,25 @@ def test_broken_blocks_are_passed_over(broken: str) -> None:
 def test_much_that_is_nearly_a_block_is_read_in_time() -> None:
     text = b"-----BEGIN A-----\n" * 20_000 + b"x\n" * 200_000
     assert list(pem_contents(text)) == []
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n",
+        "-----BEGIN PUBLIC KEY-----\nYQ==\n-----END PUBLIC KEY-----\n",
+        certificate_block(b"whole").decode(),
+        "some text\n",
+    ],
+)
+def test_a_private_key_is_found_behind_other_blocks(before: str) -> None:
+    key = new_key()
+    assert key_pem(parse_key(before.encode() + key_pem(key), "file")) == key_pem(key)
+
+
+def test_keys_that_no_certificate_can_have_are_refused() -> None:
+    pem = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with pytest.raises(OSError, match="file: neither an elliptic curve nor an RSA key"):
+        parse_key(pem, "file")

@@ -55,24 +55,13 @@ def parse_certificates(data: bytes, name: str) -> list[x509.Certificate]:
 
 def parse_key(data: bytes, name: str) -> PrivateKey:
     """The private key in a PEM text, which may hold other blocks before it. Raises OSError naming `name`."""
-    begin = _key_begins(data)
     try:
-        key = serialization.load_pem_private_key(data[begin:], password=None)
+        key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise OSError(f"{name}: no readable private key") from None
     if not isinstance(key, PrivateKey):
         raise OSError(f"{name}: neither an elliptic curve nor an RSA key")
     return key
-
-
-def _key_begins(data: bytes) -> int:
-    position = 0
-    while (begin := data.find(b"-----BEGIN ", position)) >= 0:
-        end = data.find(b"-----", begin + 11)
-        if data[begin + 11 : end].endswith(b"PRIVATE KEY"):
-            return begin
-        position = begin + 11
-    return 0
 
 
 def describe(certificate: x509.Certificate) -> Leaf:
