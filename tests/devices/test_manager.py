@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -71,15 +72,20 @@ async def test_a_resource_without_plugin_stays_on_the_node_for_a_while(
     plugin = await plug(node, Device("a"), Device("b"))
     async with writing(node):
         await node.give("one", 1)
+        changes = node.changes
         node.manager.inventory.disconnect(RESOURCE, plugin)
+        assert node.changes == changes + 1, "the Node is told"
         assert counts(node) == (2, 0)
         assert node.manager.least_allocatable() == {RESOURCE: 1}, "what a pod has counts"
         await trio.sleep(GRACE - 1)
         assert counts(node) == (2, 0)
         await trio.sleep(EXPIRY_PERIOD + 2)
         assert node.manager.counts() == Counts(removed=frozenset({RESOURCE}))
+        assert node.changes == changes + 2
         with pytest.raises(AllocationError, match=f"cannot allocate unregistered device {RESOURCE}"):
             await node.give("two", 1)
+        await plug(node, Device("a"))
+        assert node.manager.counts() == Counts({RESOURCE: 1}, {RESOURCE: 1})
 
 
 async def test_a_pod_is_admitted_when_what_it_has_is_written_down(
@@ -195,3 +201,25 @@ async def test_for_no_devices_no_plugin_is_asked(tmp_path: Path, autojump_clock:
     await node.manager.allocate(pod, container, None)
     assert plugin.asked == []
     assert not node.manager.has_devices("uid-none")
+
+
+@pytest.mark.parametrize("restart", [None, "Always"])
+async def test_what_an_init_container_had_is_for_those_after_it(
+    tmp_path: Path, autojump_clock: Clock, restart: str | None
+) -> None:
+    """Unless it goes on running beside them."""
+    node = Node(tmp_path)
+    await plug(node, Device("a"))
+    pod, main = wants("one", 1)
+    first = msgspec.structs.replace(main, name="first", restart_policy=restart)
+    pod.spec.init_containers = [first]
+    node.pods.append(pod)
+    async with writing(node):
+        await node.manager.allocate(pod, first, None)
+        if restart is None:
+            await node.manager.allocate(pod, main, None)
+        else:
+            with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
+                await node.manager.allocate(pod, main, None)
+    of_main = node.manager.of_container("uid-one", "main")
+    assert [each.devices for each in of_main.values()] == ([{"a"}] if restart is None else [])
