@@ -153,6 +153,26 @@ async def test_a_restart_resumes_the_same_request(tmp_path: Path, autojump_clock
     assert not (tmp_path / "first.key").exists()
 
 
+async def test_a_request_whose_certificate_has_run_out_is_made_anew(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The agent was away from before it was signed."""
+    world = World(tmp_path, lifetime=60)
+    world.signer.verdict = ""
+    async with running(world):
+        await trio.sleep(30)
+    world.signer.verdict = "Approved"
+    world.signer.decide(world.signer.requests()[0])
+    await trio.sleep(3600)
+    again = World(tmp_path)
+    again.server = again.signer.server = world.server
+    async with running(again):
+        await trio.sleep(30)
+        assert again.errors == 1
+        assert again.rotation.valid
+        assert len(again.signer.requests()) == 2
+
+
 async def test_a_request_nobody_signs_is_kept_up(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(tmp_path)
     world.signer.verdict = ""
@@ -331,11 +351,12 @@ def test_what_addresses_become() -> None:
     pairs = [
         ("Hostname", "10.0.0.9"), ("Hostname", "n"), ("InternalIP", "fd00::1"), ("InternalIP", "10.0.0.1"),
         ("InternalDNS", "n.internal"), ("ExternalDNS", ""), ("Odd", "x"),
+        ("ExternalIP", "192.0.2.1"), ("Odd", "192.0.2.2"), ("InternalIP", "x"),
     ]  # fmt: skip
     template = serving_template("n", [v1.NodeAddress(type=t, address=a) for t, a in pairs])
     assert template is not None
     assert template.dns_names == ("n", "n.internal")
-    assert template.ips == ("10.0.0.1", "10.0.0.9", "fd00::1")
+    assert template.ips == ("10.0.0.1", "10.0.0.9", "192.0.2.1", "fd00::1")
 
 
 @pytest.mark.parametrize(
