@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.runtime.world import World, world
 from trio_kubelet.credential_providers.keyring import Credential, Login
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService
+from trio_kubelet.runtime import images
 from trio_kubelet.runtime.images import (
     ImageManager,
     ImagePullSettings,
@@ -95,6 +97,74 @@ async def test_an_image_that_is_not_there(tmp_path: Path, autojump_clock: MockCl
             'Container image "localhost/new:1" is not present with pull policy of Never',
         )
         assert here.events.all[-1].reason == "ErrImageNeverPull"
+
+
+@pytest.mark.parametrize(
+    ("image", "policy", "present", "pull_required"),
+    [
+        (HERE, "IfNotPresent", "true", "false"),
+        ("localhost/new:1", "IfNotPresent", "false", "true"),
+        (HERE, "Always", "unknown", "true"),
+        (HERE, "Never", "true", "false"),
+        ("localhost/new:1", "Never", "false", "unknown"),
+        ("localhost/BAD NAME", "IfNotPresent", "unknown", "unknown"),
+    ],
+)
+async def test_requests_are_counted(
+    tmp_path: Path, autojump_clock: MockClock, image: str, policy: str, present: str, pull_required: str
+) -> None:
+    async with world(tmp_path) as here:
+        with contextlib.suppress(StartError):
+            await Asker(here).ask(image, policy)
+        labels = (policy.lower(), present, pull_required)
+        [counted] = here.metrics.ensure_image_requests.collect()
+        found = [each for each in counted.samples if each.name.endswith("_total")]
+        assert [(tuple(each.labels.values()), each.value) for each in found] == [(labels, 1)]
+
+
+async def test_an_image_that_was_there_a_moment_ago_is_not_asked_for_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Until that much time has passed, a container could not be created, or it is pulled."""
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+
+        def looks() -> int:
+            return here.service.calls.get("ImageStatus", 0)
+
+        for uid in ("uid-1", "uid-2"):
+            await asker.ask(HERE, uid=uid)
+        assert looks() == 1
+        await trio.sleep(images._FOUND_LASTS)
+        await asker.ask(HERE)
+        assert looks() == 2
+        asker.manager.doubt()
+        await asker.ask(HERE)
+        assert looks() == 3
+        await asker.ask(HERE, "Always")
+        before = looks()
+        await asker.ask(HERE)
+        assert looks() == before + 1
+
+
+@pytest.mark.parametrize(("by_handler", "handler"), [(False, ""), (True, "kata")])
+async def test_an_image_is_of_a_runtime_handler_with_the_gate(
+    tmp_path: Path, autojump_clock: MockClock, by_handler: bool, handler: str
+) -> None:
+    async with world(tmp_path) as here:
+        present = await Asker(here, by_handler=by_handler).ask(HERE, runtime_handler="kata")
+        assert present.handler == handler
+
+
+async def test_a_back_off_that_is_long_over_is_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here)
+        await asker.refused("localhost/missing:1")
+        asker.manager.collect_back_offs()
+        assert asker.manager.held_until_ns("uid-1", "localhost/missing:1") > here.clock.now_ns()
+        await trio.sleep(3600)
+        asker.manager.collect_back_offs()
+        assert asker.manager.held_until_ns("uid-1", "localhost/missing:1") == 0
 
 
 async def test_failed_pulls_back_off(tmp_path: Path, autojump_clock: MockClock) -> None:
