@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 from google.protobuf.message import Message
 
+from trio_kubelet.grpc.errors import Code, GrpcError
 from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.states import PluginInfo
 from trio_kubelet.storage.csi.registration import CSIDrivers, CSIPlugins, newest_version
@@ -20,26 +21,32 @@ M = TypeVar("M", bound=Message)
 
 
 class Calls:
-    """Implements `storage.doors.DriverCalls` for drivers that say who the node is."""
+    """Implements `storage.doors.DriverCalls` for drivers that say who the node is unless `broken`."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+        self.forgotten: list[str] = []
 
     async def call(
         self, endpoint: str, method: str, request: Message, response: type[M], timeout: float
     ) -> M:
         assert method == "/csi.v1.Node/NodeGetInfo"
+        if self.broken:
+            raise GrpcError(Code.INTERNAL, "no node")
         return response.FromString(csi.NodeGetInfoResponse(node_id="here").SerializeToString())
 
-    def forget(self, endpoint: str) -> None: ...
+    def forget(self, endpoint: str) -> None:
+        self.forgotten.append(endpoint)
 
 
-class Refused:
-    """Implements `storage.doors.NodeInfoWriter` for an API server that does not like what a driver says."""
+class Cluster:
+    """Implements `storage.doors.NodeInfoWriter`."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
 
     async def install(self, driver: str, info: NodeInfo) -> None:
         self.written.append(driver)
-        raise PluginError("too long")
 
     async def update(self, driver: str, info: NodeInfo) -> None: ...
 
@@ -47,12 +54,20 @@ class Refused:
         self.written.remove(driver)
 
 
+class Refused(Cluster):
+    """An API server that does not like what a driver says."""
+
+    async def install(self, driver: str, info: NodeInfo) -> None:
+        await super().install(driver, info)
+        raise PluginError("too long")
+
+
 def plugins_of(writer: NodeInfoWriter | None = None) -> CSIPlugins:
     return CSIPlugins(drivers=CSIDrivers(), calls=Calls(), writer=writer, called=lambda *_: None)
 
 
-def plugin_of(*versions: str) -> PluginInfo:
-    return PluginInfo(type="CSIPlugin", name=DRIVER, endpoint=ENDPOINT, versions=versions)
+def plugin_of(*versions: str, endpoint: str = ENDPOINT) -> PluginInfo:
+    return PluginInfo(type="CSIPlugin", name=DRIVER, endpoint=endpoint, versions=versions)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +128,43 @@ async def test_nothing_stays_written_of_a_driver_that_could_not_be_written_down_
     with pytest.raises(PluginError, match="too long"):
         await plugins_of(writer).register(plugin_of("1.0.0"))
     assert writer.written == []
+
+
+def test_a_driver_has_to_name_a_version() -> None:
+    with pytest.raises(PluginError, match=r"failed\. Plugin returned an empty list for supported versions$"):
+        plugins_of().validate(plugin_of())
+
+
+async def test_a_driver_that_goes_is_neither_kept_nor_written_down() -> None:
+    drivers, calls, writer, told = CSIDrivers(), Calls(), Cluster(), list[str]()
+    drivers.changed.listen(told.append)
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=writer, called=lambda *_: None)
+    plugin = plugin_of("1.0.0")
+    await plugins.register(plugin)
+    assert (drivers.names(), writer.written, told) == ([DRIVER], [DRIVER], [DRIVER])
+    await plugins.deregister(plugin)
+    assert (drivers.names(), writer.written, told) == ([], [], [DRIVER, DRIVER])
+    assert calls.forgotten == [ENDPOINT]
+
+
+async def test_a_driver_that_came_back_at_another_socket_stays_when_the_first_one_goes() -> None:
+    drivers, calls, writer = CSIDrivers(), Calls(), Cluster()
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=writer, called=lambda *_: None)
+    await plugins.register(plugin_of("1.0.0"))
+    await plugins.register(plugin_of("1.1.0", endpoint="/new.sock"))
+    await plugins.deregister(plugin_of("1.0.0"))
+    assert drivers.has("/new.sock")
+    assert not drivers.has(ENDPOINT)
+    assert DRIVER in writer.written
+    assert calls.forgotten == [ENDPOINT]
+
+
+async def test_a_driver_that_does_not_say_who_the_node_is_is_refused() -> None:
+    drivers, calls, writer = CSIDrivers(), Calls(broken=True), Cluster()
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=writer, called=lambda *_: None)
+    with pytest.raises(PluginError, match="no node"):
+        await plugins.register(plugin_of("1.0.0"))
+    assert (drivers.names(), writer.written, calls.forgotten) == ([], [], [ENDPOINT])
+    calls.broken = False
+    await plugins.register(plugin_of("1.0.0"))
+    assert drivers.names() == [DRIVER]
