@@ -88,6 +88,12 @@ class Guarded(Asker):
         directory = self.root / "image_manager" / kind
         return [json.loads(path.read_text()) for path in directory.iterdir()] if directory.is_dir() else []
 
+    def on_disk(self) -> dict[str, float | None]:
+        return {
+            kind: self.registry.get_sample_value(f"kubelet_imagemanager_ondisk_{kind}")
+            for kind in ("pullintents", "pulledrecords")
+        }
+
     def checks(self, result: Check) -> float | None:
         name = "kubelet_imagemanager_image_mustpull_checks_total"
         return self.registry.get_sample_value(name, {"result": result.value})
@@ -204,8 +210,10 @@ async def test_an_intent_is_there_while_a_pull_goes_on_even_if_that_is_given_up(
             with trio.move_on_after(1):
                 await node.ask(slow, uid="uid-2")
             assert node.files("pulling") == [intent]  # the first pod still pulls
+            assert node.on_disk() == {"pullintents": 1, "pulledrecords": 0}
             nursery.cancel_scope.cancel()
         assert node.files("pulling") == node.files("pulled") == []
+        assert node.on_disk() == {"pullintents": 0, "pulledrecords": 0}
 
 
 async def test_a_crash_while_pulling_leaves_nothing_open_to_all(
@@ -222,9 +230,11 @@ async def test_a_crash_while_pulling_leaves_nothing_open_to_all(
         listed = next(image for image in await node.service.list_images() if image.id == ref)
         name = listed.repo_tags[0]
         intent = {"kind": "ImagePullIntent", "apiVersion": "kubelet.config.k8s.io/v1alpha1", "image": name}
-        (intents / "sha256-left").write_text(json.dumps(intent))
+        (intents / f"sha256-{hashlib.sha256(name.encode()).hexdigest()}").write_text(json.dumps(intent))
         again = Guarded(here, tmp_path / "root")
         assert await again.pulls_for(APP, from_secret()) == 1
+        assert again.files("pulling") == []
+        assert again.on_disk() == {"pullintents": 0, "pulledrecords": 1}
 
 
 async def test_files_of_an_older_version_are_written_anew(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -305,14 +315,20 @@ async def test_without_a_place_for_intents_nothing_is_pulled(
 async def test_records_of_images_that_are_gone_go(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path) as here:
         node = Guarded(here, tmp_path / "root")
+        await node.run("private/kept:1")
         await node.run(APP)
+        assert node.on_disk() == {"pullintents": 0, "pulledrecords": 2}
         for image in await node.service.list_images():
             if any("app" in tag for tag in image.repo_tags):
                 await node.service.remove_image(cri.ImageSpec(image=image.id))
         autojump_clock.jump(PRUNE_PERIOD + 1)
         await node.run("private/two:1")
-        (record,) = node.files("pulled")
-        assert list(record["credentialMapping"]) == ["private/two"]
+        records = node.files("pulled")
+        assert sorted(name for record in records for name in record["credentialMapping"]) == [
+            "private/kept",
+            "private/two",
+        ]
+        assert node.on_disk() == {"pullintents": 0, "pulledrecords": 2}
 
 
 @pytest.mark.parametrize(
