@@ -13,8 +13,10 @@ from tests.storage.world import DRIVER, Claims, World, csi_unique, pod_of, read_
 from trio_kubelet.api import v1
 from trio_kubelet.common import mountinfo
 from trio_kubelet.common.mountinfo import Mount
-from trio_kubelet.storage.csi import mounts
+from trio_kubelet.storage.csi import messages, mounts
+from trio_kubelet.storage.csi.context import gives_to_group, lifecycle_problem
 from trio_kubelet.storage.names import attachment_name
+from trio_kubelet.storage.specs import CSI, Spec
 
 
 async def test_a_claim_is_staged_and_published_and_leaves_nothing(place: Path, driver: DriverProcess) -> None:
@@ -270,3 +272,97 @@ async def test_a_pod_is_refused_when_the_node_has_too_many_volumes(
         assert list(short.unprocessed) == ["missing"]
         claims.attach("disk", attached=False, attachError={"message": "other", "errorCode": 13})
         assert not (await world.set_up(pod_of("p", "disk"), patience=0.2)).too_many
+
+
+def spec_of(
+    *access_modes: str, ephemeral: bool = False, read_only: bool = False, block: bool = False
+) -> Spec:
+    return Spec(
+        unique_name="n",
+        name="pv",
+        plugin=CSI,
+        source=v1.CSIPersistentVolumeSource(driver=DRIVER, volume_handle="h", fs_type="xfs"),
+        access_modes=access_modes,
+        ephemeral=ephemeral,
+        read_only=read_only,
+        block=block,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "fs_type", "policy", "given"),
+    [
+        (spec_of("ReadWriteOnce"), "xfs", "ReadWriteOnceWithFSType", True),
+        (spec_of("ReadWriteMany", "ReadWriteOncePod"), "xfs", "ReadWriteOnceWithFSType", True),
+        (spec_of("ReadWriteOnce"), "", "ReadWriteOnceWithFSType", False),
+        (spec_of("ReadWriteMany"), "xfs", "ReadWriteOnceWithFSType", False),
+        (spec_of(), "xfs", "ReadWriteOnceWithFSType", False),
+        (spec_of(ephemeral=True), "xfs", "ReadWriteOnceWithFSType", True),
+        (spec_of(ephemeral=True), "", "ReadWriteOnceWithFSType", False),
+        (spec_of("ReadWriteMany"), "", "File", True),
+        (spec_of("ReadWriteOnce", read_only=True), "xfs", "File", False),
+        (spec_of("ReadWriteOnce"), "xfs", "None", False),
+    ],
+)
+def test_whether_a_volume_is_given_to_the_group_of_its_pod(
+    spec: Spec, fs_type: str, policy: str, given: bool
+) -> None:
+    assert gives_to_group(spec, fs_type, 1000, policy) is given
+    assert not gives_to_group(spec, fs_type, None, policy)
+
+
+@pytest.mark.parametrize(
+    ("modes", "told", "told_to_multi_writers"),
+    [
+        (["ReadWriteOnce"], "SINGLE_NODE_WRITER", "SINGLE_NODE_MULTI_WRITER"),
+        (["ReadWriteOncePod"], "SINGLE_NODE_WRITER", "SINGLE_NODE_SINGLE_WRITER"),
+        (["ReadOnlyMany", "ReadWriteOnce"], "MULTI_NODE_READER_ONLY", "MULTI_NODE_READER_ONLY"),
+        (["ReadWriteMany"], "MULTI_NODE_MULTI_WRITER", "MULTI_NODE_MULTI_WRITER"),
+        ([], "SINGLE_NODE_WRITER", "SINGLE_NODE_MULTI_WRITER"),
+        (["Odd"], "UNKNOWN", "UNKNOWN"),
+    ],
+)
+def test_how_a_volume_is_to_be_used(modes: list[str], told: str, told_to_multi_writers: str) -> None:
+    mode = messages.AccessMode.Mode
+    for abilities, expected in ((set[int](), told), ({messages.MULTI_WRITER}, told_to_multi_writers)):
+        wanted = messages.capability(spec_of(*modes), frozenset(abilities), ("noatime",), 1000)
+        assert mode.Name(wanted.access_mode.mode) == expected
+        assert wanted.mount.fs_type == "xfs"
+        assert wanted.mount.mount_flags == ["noatime"]
+        assert wanted.mount.volume_mount_group == "1000"
+        device = messages.capability(spec_of(*modes, block=True), frozenset(abilities))
+        assert mode.Name(device.access_mode.mode) == expected
+        assert device.WhichOneof("access_type") == "block"
+    assert messages.capability(spec_of(), frozenset()).mount.volume_mount_group == ""
+
+
+@pytest.mark.parametrize(
+    ("modes", "ephemeral", "problem"),
+    [
+        (None, False, ""),
+        (None, True, f'volume mode "Ephemeral" not supported by driver {DRIVER} (no CSIDriver object)'),
+        (["Persistent", "Ephemeral"], True, ""),
+        (
+            ["Persistent"],
+            True,
+            f'volume mode "Ephemeral" not supported by driver {DRIVER} (only supports ["Persistent"])',
+        ),
+        (
+            ["Ephemeral"],
+            False,
+            f'volume mode "Persistent" not supported by driver {DRIVER} (only supports ["Ephemeral"])',
+        ),
+    ],
+)
+def test_which_volumes_a_driver_takes(modes: list[str] | None, ephemeral: bool, problem: str) -> None:
+    driver = None if modes is None else v1.CSIDriver(spec=v1.CSIDriverSpec(volume_lifecycle_modes=modes))
+    assert lifecycle_problem(DRIVER, driver, ephemeral) == problem
+
+
+def test_the_secret_of_a_pods_own_volume_is_of_its_namespace() -> None:
+    source = v1.CSIVolumeSource(driver=DRIVER, node_publish_secret_ref=v1.LocalObjectReference(name="s"))
+    spec = msgspec.structs.replace(spec_of(ephemeral=True), source=source)
+    pod = pod_of("p")
+    assert messages.publish_secret(spec, pod) == v1.SecretReference(
+        name="s", namespace=pod.metadata.namespace
+    )

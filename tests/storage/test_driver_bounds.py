@@ -30,6 +30,7 @@ from trio_kubelet.storage.doors import NodeInfo, StorageObjectsDoor
 from trio_kubelet.storage.errors import OperationError
 from trio_kubelet.storage.metrics import CSIMetrics
 from trio_kubelet.storage.proto import csi_pb2 as csi
+from trio_kubelet.storage.specs import CSI, Spec
 
 M = TypeVar("M", bound=Message)
 
@@ -194,6 +195,44 @@ async def test_limits_are_told_while_another_driver_does_not_answer(autojump_clo
         assert told.drivers.count("well") > 20
         assert "silent" in told.drivers
         nursery.cancel_scope.cancel()
+
+
+class Attachments(Objects):
+    """The attachment of every volume."""
+
+    def __init__(self, error: v1.VolumeError | None, seconds: int | None = 10) -> None:
+        self.error = error
+        self.seconds = seconds
+
+    async def driver(self, name: str) -> v1.CSIDriver | None:
+        return v1.CSIDriver(spec=v1.CSIDriverSpec(node_allocatable_update_period_seconds=self.seconds))
+
+    async def attachment(self, name: str) -> v1.VolumeAttachment | None:
+        return v1.VolumeAttachment(status=v1.VolumeAttachmentStatus(attach_error=self.error))
+
+
+@pytest.mark.parametrize(
+    ("objects", "ephemeral", "exhausted"),
+    [
+        (Attachments(v1.VolumeError(error_code=8)), False, True),
+        (Attachments(v1.VolumeError(error_code=8)), True, False),
+        (Attachments(v1.VolumeError(error_code=8), seconds=None), False, False),
+        (Attachments(v1.VolumeError(error_code=13)), False, False),
+        (Attachments(v1.VolumeError()), False, False),
+        (Attachments(None), False, False),
+    ],
+)
+async def test_a_limit_is_told_anew_when_a_node_has_too_many_volumes(
+    objects: Attachments, ephemeral: bool, exhausted: bool
+) -> None:
+    told, drivers = Told(), CSIDrivers()
+    drivers.put(CSIDriverClient("d", "/d", Calls()))
+    context = CSIContext("here", cast(StorageObjectsDoor, objects))
+    limits = AttachLimits(context=context, drivers=drivers, writer=told)
+    source = v1.CSIPersistentVolumeSource(driver="d", volume_handle="h")
+    spec = Spec(unique_name="n", name="pv", plugin=CSI, source=source, driver="d", ephemeral=ephemeral)
+    assert await limits.exhausted(spec) is exhausted
+    assert told.drivers == ["d"] * exhausted
 
 
 async def test_nothing_is_told_of_a_driver_that_went_while_it_was_asked(autojump_clock: MockClock) -> None:
