@@ -61,6 +61,8 @@ class Runtime:
 
     async def image_status(self, image: cri.ImageSpec) -> cri.ImageStatusResponse:
         await trio.lowlevel.checkpoint()
+        if self.away:
+            raise Unknown("the runtime is away")
         return cri.ImageStatusResponse(image=self.images.get(self.short.get(image.image, image.image)))
 
     async def remove_image(self, image: cri.ImageSpec) -> None:
@@ -265,6 +267,21 @@ async def test_a_runtime_that_takes_too_long_to_remove_an_image(autojump_clock: 
     with pytest.raises(ImageGCError, match=r"freed 0 bytes .*did not remove it in time"):
         await _after_a_while(world)
     assert set(world.runtime.images) == {"a", "b"}
+
+
+async def test_an_image_of_which_nobody_can_tell_counts_as_not_removed(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=100))
+    world.runtime.slow, world.runtime.refusing = 60.0, {"a"}
+
+    async def goes_away() -> None:
+        await world.runtime.removing.wait()
+        world.runtime.away = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(goes_away)
+        with pytest.raises(ImageGCError, match=r"freed 0 bytes .*device or resource busy"):
+            await _after_a_while(world)
+    assert world.removed("space") == 0
 
 
 async def _after_a_while(world: World) -> None:
