@@ -128,7 +128,6 @@ async def test_a_disk_over_the_high_threshold_is_brought_under_the_low_one(
                 return shares[-1] <= 80
 
             await wait_until(under_the_low_threshold, 30, "the disk is under the low threshold", interval=1.0)
-            print(f"percent used: {shares}")
             left = await names()
             assert {"localhost/used:1", "localhost/pause:1"} <= left
             assert "localhost/idle-0:1" not in left
