@@ -327,6 +327,22 @@ async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojum
         assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 1
 
 
+async def test_init_containers_are_counted_on_in_the_next_sandbox(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Their earlier containers were removed, so all but the first began anew with 0."""
+    async with world(tmp_path) as here:
+        inits = (container("one", command=["true"]), sidecar("side"), container("two", command=["true"]))
+        a_pod = pod(init=inits)
+        for attempt in range(3):
+            await here.until_running(a_pod, "side", "web")
+            for name in ("one", "side", "two", "web"):
+                assert here.container(name).config.metadata.attempt == attempt, name
+            [ready] = [box for box in here.sandboxes if box.ready]
+            here.service.runtime.sandbox_dies(ready, here.service.now_ns())
+            await trio.sleep(60)
+
+
 @pytest.mark.parametrize(("later", "waits"), [(0.3, False), (7, True)])
 async def test_a_start_into_a_sandbox_that_is_being_stopped_is_no_crash(
     tmp_path: Path, autojump_clock: MockClock, later: float, waits: bool

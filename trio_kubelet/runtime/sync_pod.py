@@ -135,7 +135,6 @@ class RuntimeSyncer:
                 raise _Stop
             if actions.create_sandbox:
                 self._forgive(pod, actions.sandbox_id)
-                await self._purge_init_containers(pod, status)
             return
         for kill in actions.containers_to_kill.values():
             try:
@@ -174,11 +173,6 @@ class RuntimeSyncer:
         since_ns = self._clock.now_ns() - _SANDBOX_ENDS_WITHIN_NS
         for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
             self._back_off.take_back(container_back_off_key(pod, container), sandbox_id, since_ns)
-
-    async def _purge_init_containers(self, pod: v1.Pod, status: PodStatus) -> None:
-        """Removes all init containers: in the new sandbox initialization begins anew."""
-        names = {container.name for container in pod.spec.init_containers or ()}
-        await self._remove([c.id for c in status.containers if c.name in names], pod)
 
     async def _prune_init_containers(self, pod: v1.Pod, status: PodStatus) -> None:
         """Removes all but the newest dead one of each init container."""
