@@ -98,8 +98,29 @@ def test_a_runtime_that_gives_no_figures_gives_zeros() -> None:
         container_stats(samples.container(runtime=RuntimeUse(), logs=None), samples.node(), samples.NOW, True)
     )
     assert found["cpu"] == {"time": "2026-11-21T14:16:00Z", "usageNanoCores": 0, "usageCoreNanoSeconds": 0}
-    assert found["memory"]["workingSetBytes"] == 0
+    zeros = {"usageBytes": 0, "workingSetBytes": 0, "rssBytes": 0}
+    assert found["memory"] == {"time": "2026-11-21T14:16:00Z", **zeros}
+    assert found["swap"] == {
+        "time": "2026-11-21T14:16:00Z",
+        "swapAvailableBytes": 0,
+        "swapUsageBytes": 0,
+    }
     assert "logs" not in found
+
+
+def test_a_container_that_is_over_its_limit_has_nothing_left() -> None:
+    over = samples.container(use=samples.use(memory_limit=300_000, swap_limit=20_000, swap=30_000))
+    found = as_json(container_stats(over, samples.node(), samples.NOW, True))
+    assert found["memory"]["availableBytes"] == 0
+    assert found["swap"]["swapAvailableBytes"] == 0
+
+
+def test_a_container_of_whose_cgroup_nothing_is_known_yet_uses_nothing() -> None:
+    unknown = samples.container(use=samples.use(cpu=None, memory=None), nano_cores=None, runtime=None)
+    found = as_json(container_stats(unknown, samples.node(), samples.NOW, True))
+    assert (found["cpu"]["usageNanoCores"], found["cpu"]["usageCoreNanoSeconds"]) == (0, 0)
+    assert found["memory"] == {"time": "2026-11-21T14:16:00Z", "workingSetBytes": 0}
+    assert "swap" not in found
 
 
 def test_a_pod_without_a_cgroup_is_the_sum_of_its_containers() -> None:
