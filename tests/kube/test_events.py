@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -46,6 +47,20 @@ def test_a_line_beyond_the_limit_is_refused() -> None:
     assert splitter.feed(b"0123456789\n") == [b"0123456789"]
     with pytest.raises(LineTooLong):
         splitter.feed(b"0123456789x")
+
+
+def test_a_line_in_small_pieces_takes_no_more_memory_than_it_is_long() -> None:
+    """There may be millions of them in one event."""
+    splitter, pieces = LineSplitter(), (bytes((65 + number % 26,)) * 2 for number in range(50_000))
+    tracemalloc.start()
+    try:
+        for piece in pieces:
+            assert splitter.feed(piece) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(splitter.feed(b"\n")[0]) == 100_000
+    assert peak < 400_000
 
 
 @pytest.mark.parametrize("encode", [event, compact])

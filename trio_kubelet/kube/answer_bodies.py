@@ -34,13 +34,12 @@ class LineSplitter:
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._line = bytearray()
 
     @property
     def incomplete(self) -> bool:
         """Whether bytes without a newline are waiting for the rest of their line."""
-        return self._size > 0
+        return bool(self._line)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes, without newline; empty lines are dropped. Raises LineTooLong."""
@@ -48,18 +47,15 @@ class LineSplitter:
         self._add(first)
         lines = []
         for piece in rest:
-            lines.append(b"".join(self._parts))
-            self._parts.clear()
-            self._size = 0
+            lines.append(bytes(self._line))
+            self._line.clear()
             self._add(piece)
         return [line for line in lines if line.strip()]
 
     def _add(self, piece: bytes) -> None:
-        if piece:
-            self._size += len(piece)
-            if self._size > self._limit:
-                raise LineTooLong
-            self._parts.append(piece)
+        self._line += piece
+        if len(self._line) > self._limit:
+            raise LineTooLong
 
 
 class ChunkedEvents:
