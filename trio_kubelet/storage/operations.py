@@ -214,7 +214,7 @@ class Operations:
             raise _failed("error cleaning subPath mounts", spec, str(error)) from error
         with_mount(self._actual, name, msgspec.structs.replace(mount, state=MountState.UNCERTAIN))
         await self._step("UnmountVolume.TearDown failed", spec, "", lambda: plugin.tear_down(mount))
-        without_mount(self._actual, name, uid)
+        self._unmounted(name, uid)
 
     async def _unmount_device(self, name: str) -> None:
         spec = self._actual[name].spec
@@ -301,7 +301,7 @@ class Operations:
         await self._step(
             "UnmapVolume.UnmapPodDevice failed", spec, "", lambda: plugin.unmap_pod_device(mount)
         )
-        without_mount(self._actual, name, uid)
+        self._unmounted(name, uid)
 
     async def _unmap_device(self, name: str) -> None:
         spec = self._actual[name].spec
@@ -334,6 +334,12 @@ class Operations:
         else:  # only another claim could say something else
             volume = self._actual[spec.unique_name]
             self._actual[spec.unique_name] = msgspec.structs.replace(volume, not_yet=True)
+
+    def _unmounted(self, name: str, uid: str) -> None:
+        """The next pod may come before the volume is gone: what was refused while used is tried anew."""
+        without_mount(self._actual, name, uid)
+        if not self._actual[name].mounts:
+            self._expansions.forget(name)
 
     def _sized(self, spec: Spec) -> None:
         volume = self._actual[spec.unique_name]
