@@ -9,6 +9,8 @@ import time
 
 from trio_kubelet.common.clock import NANOSECONDS
 
+ZERO_TIME = "0001-01-01T00:00:00Z"
+"""How Go writes a moment that is not set."""
 _PATTERN = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)\Z"
 )

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import trio
 
-from trio_kubelet.api.timestamps import parse_rfc3339
+from trio_kubelet.api.timestamps import ZERO_TIME, parse_rfc3339
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import CERTIFICATES
@@ -24,7 +24,6 @@ from trio_kubelet.kube.kubeconfig import ClientConfig, ExecPlugin, can_be_sent
 
 TIMEOUT = 60.0
 _INTERNAL = "client_internal_error"
-_NO_TIME = "0001-01-01T00:00:00Z"  # for Go
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -105,7 +104,7 @@ def parse_exec_credential(output: bytes, plugin: ExecPlugin, hint: str = "") -> 
             token=token,
             certificate=(status.get("clientCertificateData") or "").encode(),
             key=(status.get("clientKeyData") or "").encode(),
-            expires_ns=parse_rfc3339(expires) if expires and expires != _NO_TIME else None,
+            expires_ns=parse_rfc3339(expires) if expires and expires != ZERO_TIME else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise OSError(

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.timestamps import ZERO_TIME
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.types import KubeletConfiguration
 
@@ -19,8 +20,6 @@ MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
 REFUSED: Final = "NodeShutdown"
 REFUSED_MESSAGE: Final = "Pod was rejected as the node is shutting down."
 NOT_READY: Final = "node is shutting down"
-
-_NEVER: Final = "0001-01-01T00:00:00Z"
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -85,15 +84,15 @@ def logind_drop_in(seconds: int) -> str:
 class ShutdownState(msgspec.Struct, frozen=True, rename="camel"):
     """The file `graceful_node_shutdown_state`: when the last shutdown began and ended (RFC 3339)."""
 
-    start_time: str = _NEVER
-    end_time: str = _NEVER
+    start_time: str = ZERO_TIME
+    end_time: str = ZERO_TIME
 
     @property
     def has_begun(self) -> bool:
         """Whether there is a beginning."""
-        return self.start_time != _NEVER
+        return self.start_time != ZERO_TIME
 
     @property
     def has_ended(self) -> bool:
         """Whether it came to its end."""
-        return self.end_time != _NEVER
+        return self.end_time != ZERO_TIME
