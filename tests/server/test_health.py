@@ -65,8 +65,10 @@ async def test_what_the_port_for_health_is_asked_counts() -> None:
         answers = [
             (await client.get(url + more)).status_code for more in ("", "?verbose", "/ping", "/", "/x")
         ]
+        unclean = await client.get(f"http://127.0.0.1:{port}//healthz")
         nursery.cancel_scope.cancel()
     assert answers == [200, 200, 200, 404, 404]
+    assert (unclean.status_code, unclean.headers["location"]) == (307, "/healthz"), "as on the other ports"
     assert metrics.health.totals == {("ping", True): 2}
 
 

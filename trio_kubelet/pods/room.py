@@ -44,7 +44,6 @@ from trio_kubelet.pods.housekeeping import Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
-from trio_kubelet.pods.run_once import RunOnce
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import SyncLoop
@@ -237,6 +236,8 @@ class PodsRoom:
 
     async def run_once(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> list[Pod]:
         """Starts the pods of the first update and returns them (`--runonce`). Raises RunOnceError."""
+        from trio_kubelet.pods.run_once import RunOnce
+
         once = RunOnce(
             runtime=self._runtime,
             syncer=self._syncer,

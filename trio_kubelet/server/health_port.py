@@ -11,23 +11,19 @@ import trio
 
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
-from trio_kubelet.server.http.metrics import HealthCounts, HTTPMetrics
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, listen, not_found, serve
-from trio_kubelet.server.pages.health import answer_health
+from trio_kubelet.server.http.metrics import HTTPMetrics
+from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.http.serve import Handler, listen, serve
+from trio_kubelet.server.pages.health import add_health
 
 
 async def health_port(nursery: trio.Nursery, config: KubeletConfiguration, metrics: HTTPMetrics) -> None:
     """Starts it, if there is to be one: it answers when this returns. A port that is taken is tried again."""
     if config.healthz_port:
         address = config.healthz_bind_address
-        answer = partial(_answer, metrics.health)
-        await nursery.start(serve_on, "healthz", address, config.healthz_port, answer, metrics)
-
-
-async def _answer(counts: HealthCounts, request: Request) -> Response | Hijack:
-    if request.path in ("/healthz", "/healthz/ping"):
-        return answer_health(request, {"ping": lambda: None}, counts)
-    return not_found()
+        router = Router()
+        add_health(router, {"ping": lambda: None}, metrics.health)
+        await nursery.start(serve_on, "healthz", address, config.healthz_port, router, metrics)
 
 
 async def serve_on(

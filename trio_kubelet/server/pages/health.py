@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trio_kubelet.server.http.metrics import HealthCounts
-from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, text
+from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, text
 
 Check = Callable[[], str | None]
 """None when well, else the reason (logged by who asks, never shown: it may hold secrets)."""
+
+
+def add_health(router: Router, checks: Mapping[str, Check], counts: HealthCounts) -> None:
+    """`/healthz` and, for each check, `/healthz/NAME`."""
+
+    async def health(request: Request) -> Response | Hijack:
+        return answer_health(request, checks, counts)
+
+    for path in ("/healthz", *(f"/healthz/{name}" for name in checks)):
+        router.handle(path, health)
 
 
 def health_text(results: Mapping[str, str | None], excluded: set[str], verbose: bool) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import JSON, Route, Router, WebService
 from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
-from trio_kubelet.server.pages.health import Check, answer_health
+from trio_kubelet.server.pages.health import Check, add_health
 
 POD = "/{podNamespace}/{podID}"
 CONTAINER = POD + "/{containerName}"
@@ -59,12 +59,7 @@ def add_read_only_pages(
     router: Router, pages: ReadOnlyHandlers, checks: Mapping[str, Check], counts: HealthCounts
 ) -> None:
     """Health, pods, stats and metrics."""
-
-    async def health(request: Request) -> Response | Hijack:
-        return answer_health(request, checks, counts)
-
-    for path in ("/healthz", *(f"/healthz/{name}" for name in checks)):
-        router.handle(path, health)
+    add_health(router, checks, counts)
     router.add(WebService("/pods", [Route("GET", "", pages.pods)], JSON))
     router.add(WebService("/stats/", _routes(BOTH, ["/summary"], pages.stats_summary), JSON))
     router.handle("/metrics", pages.metrics)
