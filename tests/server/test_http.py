@@ -131,6 +131,12 @@ async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio
         (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 100000\r\n\r\n" + b"a" * 100000, b"413"),
         (b"CONNECT / HTTP/1.1\r\nHost: n\r\n\r\n", b"405"),
         (b"CONNECT host:443 HTTP/1.1\r\nHost: n\r\n\r\n", b"405"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
+        (b"GET / HTTP/0.9\r\n\r\n", b"505"),
+        (b"GET healthz HTTP/1.1\r\nHost: n\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 1\r\nExpect: foo\r\n\r\na", b"417"),
     ],
 )
 async def test_what_is_malformed_too_large_or_for_a_proxy_is_refused(
@@ -139,6 +145,21 @@ async def test_what_is_malformed_too_large_or_for_a_proxy_is_refused(
     answer = await talk(echo, [sent], ServerLimits(body_bytes=1000))
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n",
+        b"GET http://n/x HTTP/1.1\r\nHost: [fe80::1%25eth0]:10250\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost:\r\nExpect:\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: n\r\nExpect: 100-Continue\r\nConnection: close\r\n\r\n",
+    ],
+)
+async def test_what_is_rare_but_right_is_answered(
+    autojump_clock: trio.testing.MockClock, sent: bytes
+) -> None:
+    assert (await talk(echo, [sent])).startswith(b"HTTP/1.1 200")
 
 
 async def test_as_many_headers_as_may_be(autojump_clock: trio.testing.MockClock) -> None:

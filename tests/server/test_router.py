@@ -40,6 +40,8 @@ def router() -> Router:
         (asked("/healthz", "DELETE"), 200, "{}"),
         (asked("/healthz/"), 404, "404 page not found\n"),
         (asked("/none"), 404, "404 page not found\n"),
+        (asked("*"), 400, ""),
+        (asked("*", "OPTIONS"), 200, ""),
         (asked("/pods/"), 200, "{}"),
         (asked("/pods/x"), 404, "404: Page Not Found"),
         (asked("/pods", "POST"), 405, "405: Method Not Allowed"),

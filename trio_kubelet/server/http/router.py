@@ -103,6 +103,8 @@ def find_pattern(patterns: Mapping[str, Handler], request: Request) -> str | Res
     Paths are cleaned before they are decoded, and decoded part by part: an encoded dot or slash separates
     nothing.
     """
+    if request.target == "*":  # the server itself
+        return Response(status=200 if request.method == "OPTIONS" else 400)
     path = escaped_path(request.target)
     clean = clean_path(path)
     parts = [unquote(part) for part in clean.split("/")]

@@ -36,6 +36,8 @@ _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 Headers = Sequence[tuple[str, str]]
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}")
+_TARGET = re.compile(rb"\*|/.*|https?://.*", re.DOTALL)
+_HOST = re.compile(rb"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 PIECE = 64 * 1024  # what is received or sent at once
 NOSNIFF = (("X-Content-Type-Options", "nosniff"),)  # what Go adds to errors and to text
@@ -387,8 +389,8 @@ class _Connection:
             return None
         if len(head.headers) > self._limits.headers:  # before a body, for which they would be kept
             return _BadRequest(431, "too many headers")
-        if head.method == b"CONNECT":  # for h11 a tunnel begins where that is answered as other methods are
-            return _BadRequest(405, "this is no proxy")
+        if (refusal := _refusal(head)) is not None:
+            return refusal
         body = bytearray()
         with trio.fail_after(self._limits.body_seconds):
             while True:
@@ -471,6 +473,22 @@ class _Connection:
         if data:
             with trio.fail_after(self._limits.write_seconds):
                 await self._stream.send_all(data)
+
+
+def _refusal(head: h11.Request) -> _BadRequest | None:
+    """What is wrong with a request that h11 has nothing against, as Go's server finds it."""
+    if not head.http_version.startswith(b"1."):
+        return _BadRequest(505, "unsupported protocol version")
+    if head.method == b"CONNECT":  # for h11 a tunnel begins where that is answered as other methods are
+        return _BadRequest(405, "this is no proxy")
+    if not _TARGET.fullmatch(head.target):
+        return _BadRequest(400, "malformed request target")
+    for name, value in head.headers:
+        if name == b"host" and not _HOST.fullmatch(value):
+            return _BadRequest(400, "malformed Host header")
+        if name == b"expect" and value and b"100-continue" not in value.lower():
+            return _BadRequest(417, "nothing else can be expected than 100-continue")
+    return None
 
 
 def _peer_of(stream: trio.abc.Stream) -> str:
