@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,49 @@ async def test_ranges(logs: Path, wanted: str | None, status: int, body: str, sh
         assert said["Last-Modified"] == "Fri, 02 Jan 2026 03:04:05 GMT"
 
 
-async def test_not_modified(logs: Path) -> None:
-    answer, _ = await ask(logs, "/logs/app/a.log", if_modified_since="Fri, 02 Jan 2026 03:04:05 GMT")
-    assert answer.status == 304
-    answer, _ = await ask(logs, "/logs/app/a.log", if_modified_since="Fri, 02 Jan 2026 03:04:04 GMT")
-    assert answer.status == 200
+@pytest.fixture
+def far_from_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+THEN, BEFORE = "Fri, 02 Jan 2026 03:04:05 GMT", "Fri, 02 Jan 2026 03:04:04 GMT"
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status"),
+    [
+        ({"if_modified_since": THEN}, 304),
+        ({"if_modified_since": "Friday, 02-Jan-26 03:04:05 GMT"}, 304),
+        ({"if_modified_since": "Fri Jan  2 03:04:05 2026"}, 304),
+        ({"if_modified_since": BEFORE}, 200),
+        ({"if_modified_since": "yesterday"}, 200),
+        ({"if_none_match": "*"}, 304),
+        ({"if_none_match": '"x"'}, 200),
+        ({"if_none_match": '"x"', "if_modified_since": THEN}, 200),  # that it is older says nothing then
+        ({"if_none_match": "", "if_modified_since": THEN}, 304),
+        ({"if_unmodified_since": THEN}, 200),
+        ({"if_unmodified_since": BEFORE}, 412),
+        ({"if_match": "*"}, 200),
+        ({"if_match": "*", "if_unmodified_since": BEFORE}, 200),
+        ({"if_match": '"x"'}, 412),
+        ({"range": "bytes=2-4", "if_range": THEN}, 206),
+        ({"range": "bytes=2-4", "if_range": "Fri Jan  2 03:04:05 2026"}, 206),
+        ({"range": "bytes=2-4", "if_range": ""}, 206),
+        ({"range": "bytes=2-4", "if_range": BEFORE}, 200),
+        ({"range": "bytes=2-4", "if_range": '"x"'}, 200),
+    ],
+)
+@pytest.mark.usefixtures("far_from_utc")
+async def test_conditions(logs: Path, conditions: dict[str, str], status: int) -> None:
+    """As Go's server answers them; a date is in UTC, wherever the node stands."""
+    answer, body = await ask(logs, "/logs/app/a.log", True, **conditions)
+    assert answer.status == status
+    assert dict(answer.headers)["Last-Modified"] == THEN
+    assert (body == "") == (status in (304, 412))
 
 
 @pytest.mark.parametrize(

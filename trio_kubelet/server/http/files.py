@@ -12,7 +12,7 @@ import posixpath
 import re
 import stat
 from collections.abc import Callable
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import formatdate, mktime_tz, parsedate_tz
 from urllib.parse import quote
 
 from trio_kubelet.common.lanes import NODE_LOGS
@@ -65,9 +65,9 @@ async def serve_file(request: Request, path: str, opener: Opener) -> Response:
             if index.descriptor >= 0:
                 file.close()
                 file, name = index, "index.html"
-        modified = formatdate(int(file.info.st_mtime), usegmt=True)
-        if _not_modified(request, int(file.info.st_mtime)):
-            return Response(status=304, headers=(("Last-Modified", modified),))
+        modified = int(file.info.st_mtime)
+        if (status := _precondition(request, modified)) is not None:
+            return Response(status=status, headers=(_last_modified(modified),))
         if file.is_directory:
             return await _directory(file.descriptor, name, modified)
         if not stat.S_ISREG(file.info.st_mode):
@@ -132,22 +132,42 @@ def _escape(path: str) -> str:
     return quote(path, safe="/$&+,:;=@~", errors="surrogateescape")
 
 
-def _not_modified(request: Request, modified: int) -> bool:
-    asked = request.header("if-modified-since")
-    if asked is None:
-        return False
+def _precondition(request: Request, modified: int) -> int | None:
+    """The status of an answer without the content, where the request's conditions want it so (Go:
+    `checkPreconditions`). No file has an entity tag, so of those only `*` fits.
+    """
+    tags = request.header("if-match")
+    if tags:
+        if tags != "*":
+            return 412
+    elif (unmodified := _moment(request.header("if-unmodified-since"))) is not None and modified > unmodified:
+        return 412
+    others = request.header("if-none-match")
+    if others:
+        return 304 if others == "*" else None
+    since = _moment(request.header("if-modified-since"))
+    return 304 if since is not None and modified <= since else None
+
+
+def _last_modified(modified: int) -> tuple[str, str]:
+    return ("Last-Modified", formatdate(modified, usegmt=True))
+
+
+def _moment(date: str | None) -> int | None:
+    """A date of a header in seconds; None for what is none."""
     try:
-        return modified <= parsedate_to_datetime(asked).timestamp()
+        parsed = parsedate_tz(date or "")
+        return None if parsed is None else mktime_tz(parsed)
     except (ValueError, TypeError, OverflowError):
-        return False
+        return None
 
 
-async def _directory(opened: int, name: str, modified: str) -> Response:
+async def _directory(opened: int, name: str, modified: int) -> Response:
     try:
         body = await NODE_LOGS.run(_listing, opened, owner=name)
     except OSError:
         return text(500, "Error reading directory\n", NOSNIFF)
-    headers = (("Content-Type", "text/html; charset=utf-8"), ("Last-Modified", modified))
+    headers = (("Content-Type", "text/html; charset=utf-8"), _last_modified(modified))
     return Response(headers=headers, body=body)
 
 
@@ -170,15 +190,16 @@ def _html(name: str) -> str:
     return name
 
 
-async def _content(request: Request, file: _File, name: str, modified: str) -> Response:
+async def _content(request: Request, file: _File, name: str, modified: int) -> Response:
     kind = TYPES.get(posixpath.splitext(name)[1]) or sniff(
         await NODE_LOGS.run(os.pread, file.descriptor, SNIFFED, 0, owner=name)
     )
     size = file.info.st_size
     first, count = 0, size
     status = 200
-    headers = [("Accept-Ranges", "bytes"), ("Content-Type", kind), ("Last-Modified", modified)]
-    if request.header("if-range") in (None, modified):
+    headers = [("Accept-Ranges", "bytes"), ("Content-Type", kind), _last_modified(modified)]
+    condition = request.header("if-range")
+    if not condition or _moment(condition) == modified:
         wanted = wanted_range(request.header("range"), size)
         if wanted == ():
             extra = (("Content-Range", f"bytes */{size}"), *NOSNIFF)
