@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.cpusets import NONE, CPUSet
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.devices.values import NO_NODE
 from trio_kubelet.dra.claims import ClaimError
-from trio_kubelet.placement.cpusets import NONE, CPUSet
 from trio_kubelet.placement.memory_state import Block
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podresources.doors import HeldClaim, HeldClaimDevice, HeldDevice, HeldMemory

@@ -151,6 +151,7 @@ def test_the_defaults_are_valid() -> None:
         ({"kubeReserved": {"cpu": "lots"}}, "kubeReserved (--kube-reserved)[cpu]: "),
         ({"systemReserved": {"memory": "-1Gi"}}, "-1Gi must not be negative"),
         ({"reservedSystemCPUs": "0-3,x"}, "'0-3,x' is not a list of CPUs"),
+        ({"reservedSystemCPUs": "0-9999999999"}, "'0-9999999999' is not a list of CPUs"),
         ({"reservedSystemCPUs": "3-1"}, "'3-1' is not a list of CPUs"),
         ({"reservedSystemCPUs": "0", "kubeReservedCgroup": "/k"}, "excludes"),
         ({"reservedMemory": [{"numaNode": 0, "limits": {"memory": "0"}}]}, "must not be zero"),

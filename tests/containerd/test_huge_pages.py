@@ -16,9 +16,9 @@ from tests.containerd.harness import Node, container, pod, running_node, wait_un
 from tests.containerd.scenes import uid_of
 from tests.containerd.test_cpus import failed
 from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.machine.facts import read_machine
 from trio_kubelet.machine.numa import numa_nodes
-from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.topology import numa_of, read_topology
 from trio_kubelet.standalone.node import Provisions
 

@@ -12,8 +12,8 @@ import pytest
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, pod, wait_until
 from tests.containerd.test_cpus import cpus_of, failed, pinned, spec_of
+from trio_kubelet.common.cpusets import cpus_text, parse_cpus
 from trio_kubelet.machine.numa import numa_nodes
-from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
 from trio_kubelet.placement.topology import numa_of, read_topology
 
 pytestmark = [

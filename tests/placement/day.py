@@ -18,11 +18,11 @@ from prometheus_client import CollectorRegistry
 from tests.placement.test_cpu_policy import MACHINE, RESERVED
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
+from trio_kubelet.common.cpusets import CPUSet, parse_cpus
 from trio_kubelet.machine.numa import NUMAMemory
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy
-from trio_kubelet.placement.cpusets import CPUSet, parse_cpus
 from trio_kubelet.placement.doors import Running
 from trio_kubelet.placement.memory_manager import MemoryManager
 from trio_kubelet.placement.memory_policy import MemoryPolicy

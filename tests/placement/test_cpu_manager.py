@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.cri.errors import DeadlineExceeded, Unavailable
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError, Running
 from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, ResourceManagerMetrics
 from trio_kubelet.placement.pod_level import PodLevel

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.cpusets import NONE, CPUSet, parse_cpus
 from trio_kubelet.placement.cpu_policy import CPUPolicy, SMTAlignmentError, reserved_cpus
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import NONE, CPUSet, parse_cpus
 from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.placement.taking import CPUPolicyOptions, NotEnoughCPUs

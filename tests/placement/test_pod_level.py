@@ -22,6 +22,7 @@ from tests.placement.test_cpu_policy import MACHINE, RESERVED
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.common.cpusets import NONE, cpus_text, parse_cpus
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
@@ -29,7 +30,6 @@ from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import cpu_policy
 from trio_kubelet.placement.cpu_policy import CPUPolicy
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import NONE, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.metrics import AlignmentMetrics

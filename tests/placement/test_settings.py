@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.placement.test_cpu_policy import MACHINE, RESERVED
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.config.gates import FeatureGates, resolve_gates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.placement.allocator import TopologyPolicy
 from trio_kubelet.placement.cpu_manager import cpu_policy
-from trio_kubelet.placement.cpusets import parse_cpus
 from trio_kubelet.placement.settings import topology_policy
 
 GATES: FeatureGates = resolve_gates({"CPUManagerPolicyAlphaOptions": True})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
+from trio_kubelet.common.cpusets import cpus_text, parse_cpus
 from trio_kubelet.placement.taking import CPUPolicyOptions, NotEnoughCPUs, take
 from trio_kubelet.placement.topology import CPU, Topology, core_of, numa_of
 
@@ -96,6 +96,8 @@ def test_texts_of_sets(text: str) -> None:
         ("-1", 'strconv.Atoi: parsing "": invalid syntax'),
         ("1,,2", 'strconv.Atoi: parsing "": invalid syntax'),
         ("0-999999999", '"0-999999999" is no range of CPUs'),
+        ("1 ", 'strconv.Atoi: parsing "1 ": invalid syntax'),
+        (" ", 'strconv.Atoi: parsing " ": invalid syntax'),
         ("1 2", 'strconv.Atoi: parsing "1 2": invalid syntax'),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.placement.cpusets import cpus_text, parse_cpus
+from trio_kubelet.common.cpusets import cpus_text, parse_cpus
 from trio_kubelet.placement.taking import CPUPolicyOptions, take
 from trio_kubelet.placement.topology import CPU, Topology, core_of, read_topology, socket_of
 

@@ -12,9 +12,9 @@ from tests.placement.test_cpu_policy import container, pod
 from tests.placement.test_memory_policy import GIB
 from tests.placement.test_memory_policy import container as memory_container
 from tests.placement.test_memory_policy import pod as memory_pod
+from trio_kubelet.common.cpusets import NONE, parse_cpus
 from trio_kubelet.holdings import NodeHoldings
 from trio_kubelet.placement.cpu_manager import CPUManager
-from trio_kubelet.placement.cpusets import NONE, parse_cpus
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.placement.memory_manager import MemoryManager
 from trio_kubelet.plugged import Plugged

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from trio_kubelet.api import quantity
 from trio_kubelet.api.images import InvalidImageName, parse_image_name
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
@@ -313,7 +314,9 @@ def _reservations(config: KubeletConfiguration, _gates: FeatureGates) -> Iterato
         name = shown("reserved_system_cpus")
         if config.system_reserved_cgroup or config.kube_reserved_cgroup:
             yield f"{name} excludes {shown('system_reserved_cgroup')} and {shown('kube_reserved_cgroup')}"
-        if not _is_cpu_list(config.reserved_system_cpus):
+        try:
+            parse_cpus(config.reserved_system_cpus)
+        except ValueError:
             yield f"{name}: {config.reserved_system_cpus!r} is not a list of CPUs such as 0-3,8"
     seen = set()
     for reservation in config.reserved_memory:
@@ -326,14 +329,6 @@ def _reservations(config: KubeletConfiguration, _gates: FeatureGates) -> Iterato
             if (reservation.numa_node, kind) in seen:
                 yield f"{where}: is given twice"
             seen.add((reservation.numa_node, kind))
-
-
-def _is_cpu_list(text: str) -> bool:
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part, re.ASCII)
-        if match is None or (match[2] and int(match[2]) < int(match[1])):
-            return False
-    return True
 
 
 def _eviction(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, MILLI, Quantity, parse
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.common.mountinfo import selinux_enabled
 from trio_kubelet.config.gates import FeatureGates
@@ -101,18 +102,12 @@ def with_reserved_cpus(config: KubeletConfiguration) -> KubeletConfiguration:
     """The configuration with `reservedSystemCPUs` counted as the system's reservation, in place of all other
     reservations of CPU.
     """
-    count = cpu_count(config.reserved_system_cpus)
+    count = len(parse_cpus(config.reserved_system_cpus))
     if not count:
         return config
     kube = {name: quantity for name, quantity in config.kube_reserved.items() if name != "cpu"}
     system = {**config.system_reserved, "cpu": str(count)}
     return msgspec.structs.replace(config, kube_reserved=kube, system_reserved=system)
-
-
-def cpu_count(cpus: str) -> int:
-    """How many CPUs a list like `0-3,8` names."""
-    ranges = [part.strip().partition("-") for part in cpus.split(",") if part.strip()]
-    return len({cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)})
 
 
 def node_allocatable(

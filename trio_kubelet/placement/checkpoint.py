@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
+from trio_kubelet.common.cpusets import CPUSet, cpus_text, parse_cpus
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.native.hashes import fnv1a32
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import CPUSet, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import PlacementStateError
 from trio_kubelet.placement.pod_level import PodLevel
 

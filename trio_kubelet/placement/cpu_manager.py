@@ -14,6 +14,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.common.cpusets import NONE, CPUSet, cpus_text, parse_cpus
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
@@ -23,7 +24,6 @@ from trio_kubelet.placement.allocator import NO_POLICY
 from trio_kubelet.placement.checkpoint import decode, encode
 from trio_kubelet.placement.cpu_policy import CPUPolicy, reserved_cpus
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text, parse_cpus
 from trio_kubelet.placement.doors import CPUSetter, PlacementPods, Running
 from trio_kubelet.placement.manager import PlacementManager
 from trio_kubelet.placement.manager_file import cpu_state_file

@@ -14,8 +14,8 @@ import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import ends, is_sidecar, regular_containers
+from trio_kubelet.common.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.cpu_state import CPUState
-from trio_kubelet.placement.cpusets import NONE, CPUSet, cpus_text
 from trio_kubelet.placement.doors import AllocationError, PlacementStateError
 from trio_kubelet.placement.hints import Hint, Hints, has_node, mask_of
 from trio_kubelet.placement.pod_level import EmptyPool, PodLevel, served_as_one, shares

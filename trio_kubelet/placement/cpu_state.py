@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from trio_kubelet.placement.cpusets import NONE, CPUSet
+from trio_kubelet.common.cpusets import NONE, CPUSet
 
 
 class CPUState(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from trio_kubelet.placement.cpusets import NONE, CPUSet
+from trio_kubelet.common.cpusets import NONE, CPUSet
 from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.topology import CPU, Topology, cache_of, core_of, numa_of, socket_of
 

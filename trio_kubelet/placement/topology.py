@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from trio_kubelet.placement.cpusets import CPUSet, parse_cpus
+from trio_kubelet.common.cpusets import CPUSet, parse_cpus
 
 
 class CPU(msgspec.Struct, frozen=True):
@@ -70,17 +70,17 @@ def cache_of(cpu: CPU) -> int:
 def read_topology(sysfs: str = "/sys") -> Topology:
     """Reads the machine's topology. Blocking. Raises OSError, ValueError when the kernel does not tell it."""
     system = Path(sysfs) / "devices" / "system"
-    online = parse_cpus((system / "cpu" / "online").read_text())
+    online = _cpus(system / "cpu" / "online")
     nodes: dict[int, CPUSet] = {}
     distances: dict[int, tuple[int, ...]] = {}
     for directory in sorted(system.glob("node/node[0-9]*")):
         number = int(directory.name.removeprefix("node"))
-        nodes[number] = parse_cpus((directory / "cpulist").read_text()) & online
+        nodes[number] = _cpus(directory / "cpulist") & online
         distances[number] = tuple(map(int, (directory / "distance").read_text().split()))
     places: dict[int, tuple[int, int, int]] = {}  # core, socket, node
     for cpu in sorted(online):
         here = system / "cpu" / f"cpu{cpu}" / "topology"
-        siblings = parse_cpus((here / "thread_siblings_list").read_text()) & online
+        siblings = _cpus(here / "thread_siblings_list") & online
         socket = max(0, int((here / "physical_package_id").read_text()))
         node = next((number for number, members in nodes.items() if cpu in members), 0 if nodes else socket)
         places[cpu] = min(siblings | {cpu}), socket, node
@@ -96,6 +96,10 @@ def read_topology(sysfs: str = "/sys") -> Topology:
     return Topology(cpus, distances or {n: tuple(10 if n == m else 20 for m in numbers) for n in numbers})
 
 
+def _cpus(file: Path) -> CPUSet:
+    return parse_cpus(file.read_text().strip())
+
+
 def _cache(caches: Path, of_node: int) -> int | None:
     """The id of the last-level cache that a CPU shares with some of its NUMA node, which would have
     `of_node` CPUs were all its cores alike; None where it shares it with all of them, or has none.
@@ -103,7 +107,7 @@ def _cache(caches: Path, of_node: int) -> int | None:
     for index in sorted(caches.glob("index[0-9]*")):
         try:
             if int((index / "level").read_text()) > 2:
-                sharing = parse_cpus((index / "shared_cpu_list").read_text())
+                sharing = _cpus(index / "shared_cpu_list")
                 if len(sharing) != of_node:
                     return int((index / "id").read_text())
         except (OSError, ValueError):

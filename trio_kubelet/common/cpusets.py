@@ -15,7 +15,7 @@ NONE: CPUSet = frozenset()
 def parse_cpus(text: str) -> CPUSet:
     """The CPUs of a list such as `0-3,8`; empty for an empty text. Raises ValueError."""
     found: set[int] = set()
-    for part in text.strip().split(",") if text.strip() else ():
+    for part in text.split(",") if text else ():
         first, dash, last = part.partition("-")
         low = parse_integer(first)
         high = parse_integer(last) if dash else low
