@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from trio_kubelet.common import log as logging
-from trio_kubelet.host import set_open_files
+from trio_kubelet.config.load import ConfigurationError
+from trio_kubelet.host import check_reserved_cpus, set_open_files
 
 SETS = """
 import resource
@@ -59,3 +60,10 @@ def test_a_limit_that_may_not_be_raised_is_told_and_stays(
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("E")
     assert '"Failed to set rlimit on max file handles"' in line
+
+
+def test_only_cpus_that_are_there_can_be_kept_for_the_system() -> None:
+    for reserved, online in (("", "0-3"), ("0,3", "0-3"), ("7", "")):  # nobody knows of the last
+        check_reserved_cpus(reserved, online)
+    with pytest.raises(ConfigurationError, match=r"^reserved-cpus: 3-4 is not a subset of online-cpus: 0-3$"):
+        check_reserved_cpus("3-4", "0-3")

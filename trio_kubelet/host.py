@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.common.ip import parse_ip
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -63,6 +64,7 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
             checkpoints=resolve_gates(config.feature_gates).enabled("ContainerCheckpoint"),
         )
         facts = read_machine(flags.root_dir)
+        check_reserved_cpus(config.reserved_system_cpus, facts.cpu_list)
         system = read_system(flags.machine_id_file, flags.boot_id_file)
         return Machine(
             facts=facts,
@@ -74,6 +76,12 @@ async def prepare(flags: KubeletFlags, config: KubeletConfiguration) -> Machine:
         )
 
     return await NODE_FILES.run(look)
+
+
+def check_reserved_cpus(reserved: str, online: str) -> None:
+    """Raises ConfigurationError for CPUs to be kept for the system that the machine does not have."""
+    if online and not parse_cpus(reserved) <= parse_cpus(online):
+        raise ConfigurationError(f"reserved-cpus: {reserved} is not a subset of online-cpus: {online}")
 
 
 def check_tls(config: KubeletConfiguration) -> None:
