@@ -205,6 +205,8 @@ def test_the_defaults_are_valid() -> None:
         ({"tracing": {"endpoint": "http://a:4317"}}, "tracing.endpoint: 'http://a:4317' must be a host, or"),
         ({"tracing": {"endpoint": "//a"}}, "tracing.endpoint"),
         ({"tracing": {"endpoint": "a:port"}}, "tracing.endpoint: 'a:port' is not a host and a port"),
+        ({"tracing": {"endpoint": "-1%"}}, "tracing.endpoint: '-1%' is not a host and a port"),
+        ({"tracing": {"endpoint": "unix:///a%zz"}}, "tracing.endpoint"),
         ({"tracing": {"endpoint": "dns://::1:4317"}}, "is not a host and a port"),
         (
             {"logging": {"format": "json"}, "featureGates": {"LoggingBetaOptions": False}},
@@ -253,7 +255,7 @@ def test_refused(raw: dict[str, Any], problem: str) -> None:
         {"registerWithTaints": [{"key": "a"}]},
         {"tracing": {"endpoint": "localhost:4317"}},
         {"tracing": {"endpoint": "unix:///run/otel.sock"}},
-        {"tracing": {"endpoint": "DNS://a:4317/path"}},
+        {"tracing": {"endpoint": "DNS://a:4317/path%20?%"}},
         {"tracing": {"endpoint": "[::1]:4317"}},
         {"featureGates": {"LoggingBetaOptions": False}},
     ],

@@ -88,6 +88,7 @@ _SIGNALS: Final = frozenset(
 )
 _PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
 _AUTHORITY: Final = re.compile(r"([^/?#]*@)?(\[[^/?#\s\]]*\]|[^/?#\s:\[\]]*)(:[0-9]*)?([/?#]|$)")
+_BROKEN_ESCAPE: Final = re.compile(r"[^?]*%(?![0-9A-Fa-f]{2})")
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536
 _VERSION_BEFORE: Final = "1.35"
@@ -423,14 +424,14 @@ def _others(config: KubeletConfiguration, _gates: FeatureGates) -> Iterator[str]
 
 def _endpoint(endpoint: str | None) -> Iterator[str]:
     """Where spans go is a name as gRPC has it: of a host, or of a socket. It has to be a URL for Go, whose
-    schemes are in any case and whose ports are numbers.
+    schemes are in any case, whose ports are numbers and whose escapes are whole.
     """
     scheme, has_scheme, rest = (endpoint or "").partition("//")
     if not has_scheme:
         scheme, rest = "dns:", scheme
     if scheme.lower() not in ("dns:", "unix:", "unix-abstract:"):
         yield f"tracing.endpoint: {endpoint!r} must be a host, or begin with dns://, unix:// or unix-abstract://"
-    elif _AUTHORITY.match(rest) is None:
+    elif _AUTHORITY.match(rest) is None or _BROKEN_ESCAPE.match(rest):
         yield f"tracing.endpoint: {endpoint!r} is not a host and a port"
 
 
