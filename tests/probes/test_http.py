@@ -29,6 +29,7 @@ from trio_kubelet.net.http import (
     HTTPResponse,
     _redirected,
     _server_name,
+    _written,
     build_request,
     probe_http,
     whole_answer,
@@ -178,6 +179,26 @@ async def test_a_header_that_is_none_fails_the_probe(name: str, value: str, faul
     outcome = await probe_http(build_request(action, CONTAINER, ""), 1)
     said = f'Get "http://127.0.0.1:80/": net/http: invalid header field {fault}'
     assert outcome == Outcome(Verdict.FAILURE, said)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("Example:8080", "Example:8080"),
+        ("b\u00fccher.example", "xn--bcher-kva.example"),
+        ("B\u00dcCHER.Example:8080", "xn--BCHER-2pa.Example:8080"),
+        ("\u65e5\u672c", "xn--wgv71a"),
+        ("\u00e9..b", "xn--9ca..b"),
+        ("\u65e5\u672c x", ""),
+        ("a b", ""),
+        ("a/b", ""),
+        ("\u00e9" * 100_000, ""),
+    ],
+)
+def test_a_host_header_goes_out_as_go_writes_it(given: str, sent: str) -> None:
+    request = build_request(v1.HTTPGetAction(port=80, host="127.0.0.1"), CONTAINER, "")
+    written = _written(request._replace(host_header=given)).decode("ascii")
+    assert written.splitlines()[1] == f"Host: {sent}"
 
 
 def test_a_default_port_stands_in_the_host_header() -> None:

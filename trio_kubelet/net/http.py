@@ -51,6 +51,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_NAME = re.compile(TOKEN.decode() + "+")
 _NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+_LONGEST_NAME = 255  # punycode takes time with the square of it
 _NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Headers that Go's client writes by itself.
 _NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
@@ -351,10 +353,26 @@ def _sent(request: HTTPRequest) -> tuple[h11.Connection, bytes]:
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD)  # it is counted below
     headers = [
         (name.encode(), value.strip(" \t").encode())
-        for name, value in (("Host", request.host_header), *request.headers, ("Connection", "close"))
+        for name, value in (("Host", _host(request.host_header)), *request.headers, ("Connection", "close"))
     ]
     head = http.send(h11.Request(method="GET", target=request.target, headers=headers))
     return http, (head or b"") + (http.send(h11.EndOfMessage()) or b"")
+
+
+def _host(header: str) -> str:
+    """A Host header as Go's client sends it: letters outside of ASCII as punycode, and empty where it can be
+    none.
+    """
+    if not header.isascii():
+        if len(header) > _LONGEST_NAME:
+            return ""
+        name, colon, port = header.partition(":")
+        header = ".".join(map(_punycode, name.split("."))) + colon + port
+    return header if _HOST.fullmatch(header) else ""
+
+
+def _punycode(label: str) -> str:
+    return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
 
 
 def _written(request: HTTPRequest) -> bytes:
