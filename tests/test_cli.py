@@ -108,16 +108,17 @@ def test_a_mistake_is_all_that_is_said_of_a_start(tmp_path: Path) -> None:
 
 
 def test_help_into_a_closed_pipe_is_quiet() -> None:
-    result = subprocess.run(
-        f"{sys.executable} -m trio_kubelet --help | head -1",
-        shell=True,
+    with subprocess.Popen(
+        [sys.executable, "-m", "trio_kubelet", "--help"],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.stderr == ""
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE, "as if the signal had ended it"
 
 
 def test_tools_get_their_own_arguments(tmp_path: Path) -> None:

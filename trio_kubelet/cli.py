@@ -2,7 +2,7 @@
 
 Everything heavy is imported only by the path that needs it: start-up time and the memory of `--help` or a
 wrong flag are what a user feels first. Exit codes: 0 after a clean stop (SIGTERM, SIGINT) and after help, 1
-when the agent cannot start or fails.
+when the agent cannot start or fails, 141 when nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _AGAIN: Final = 256
 """No exit code: the process is to become a new one."""
 _INTERRUPTED: Final = 130
 """What shells show of a command that Ctrl-C ended."""
+_UNREAD: Final = 141
+"""What they show of one that SIGPIPE ended, as it does where nobody reads the output any more."""
 
 # First word of the command line -> module whose `main(argv) -> int` runs it.
 _COMMANDS: Final = {
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output left, as `| head` does. Keep the interpreter from trying again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+        return _UNREAD
     except KeyboardInterrupt:  # while modules are loaded; what runs then knows better what to do
         return _INTERRUPTED
     finally:

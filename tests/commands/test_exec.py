@@ -90,7 +90,7 @@ async def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
         assert (await process.stdout.receive_some(2)) == b"y\n"
         await process.stdout.aclose()
         assert await all_of(process) == b""
-        assert await process.wait() == 1
+        assert await process.wait() == 128 + signal.SIGPIPE
 
 
 async def test_ctrl_c_breaks_it_off_quietly(tmp_path: Path) -> None:
