@@ -81,11 +81,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("last", [b"1", b"2", b"3"])
 def test_a_writer_that_is_killed_anywhere_leaves_nothing_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes
 ) -> None:
-    """What was to be written is the same when another comes, or has changed again meanwhile."""
+    """What was to be written is the same when another comes, is what it was before, or has changed again."""
     left = 0
 
     def deadly(name: str) -> None:
@@ -105,7 +105,8 @@ def test_a_writer_that_is_killed_anywhere_leaves_nothing_for_ever(
         directory.mkdir()
         (directory / "..other").mkdir()
         (directory / "nested").mkdir()
-        write(directory, a=b"1", gone=b"1", sub__b=b"1", sub__gone=b"1")
+        before = {"a": b"1", "gone": b"1", "sub__b": b"1", "sub__gone": b"1"}
+        write(directory, lambda: None, **before)
         with monkeypatch.context():
             for name in ("open", "mkdir", "chmod", "symlink", "rename", "unlink", "rmdir"):
                 deadly(name)
@@ -117,12 +118,17 @@ def test_a_writer_that_is_killed_anywhere_leaves_nothing_for_ever(
                 left = -1
             finally:
                 monkeypatch.undo()
-        last = b"2" if same else b"3"
-        write(directory, a=last, sub__b=last, new=last)
-        shown = {"a", "sub", "new", "..data", os.readlink(directory / "..data"), "nested", "..other"}
-        assert entries(directory) == shown, step
-        assert entries(directory / "sub") == {"b"}
-        assert {(directory / name).read_bytes() for name in ("a", "sub/b", "new")} == {last}
+        after = before if last == b"1" else {"a": last, "sub__b": last, "new": last}
+        write(directory, lambda: None, **after)
+        shown = {name.partition("__")[0] for name in after}
+        assert entries(directory) == shown | {
+            "..data",
+            os.readlink(directory / "..data"),
+            "nested",
+            "..other",
+        }
+        assert entries(directory / "sub") == {name[5:] for name in after if name.startswith("sub__")}
+        assert {(directory / name.replace("__", "/")).read_bytes() for name in after} == {last}
     assert step > 15
 
 

@@ -7,7 +7,6 @@ exactly this (kubelet: `AtomicWriter`), so the layout is part of the contract. B
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tempfile
@@ -35,6 +34,8 @@ def write_files(
     for name in names:
         if name != old and _STAMPED.match(name):
             remove_tree(os.path.join(directory, name))
+        elif name == _NEW_DATA:
+            os.unlink(os.path.join(directory, name))
     stale = _paths_in(os.path.join(directory, old)) - _with_parents(files) if old else set()
     changed = not old or bool(stale) or not _same(os.path.join(directory, old), files)
     if changed:
@@ -130,8 +131,6 @@ def _publish(directory: str, made: str, own: Callable[[], None]) -> None:
     link = os.path.join(directory, _NEW_DATA)
     try:
         own()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(link)  # left behind by a writer that was killed
         os.symlink(os.path.basename(made), link)
         os.rename(link, os.path.join(directory, DATA))
     except OSError:
