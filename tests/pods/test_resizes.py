@@ -109,6 +109,27 @@ async def test_a_resize_is_tried_again_when_the_node_has_recovered(
         assert world.registry.get_sample_value("kubelet_pod_pending_resizes", {"reason": "deferred"}) is None
 
 
+async def test_a_pod_that_ended_long_ago_makes_no_room_again(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    pressures: set[str] = set()
+    world = World(admitter=small_node(tmp_path, pressures=pressures), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api"), "api")
+        await running_pod(world, asking("job", "100m", source="api", restart_policy="Never"), "api")
+        world.runtime.die("uid-job", 0)
+        await trio.sleep(5)
+        pressures.add("DiskPressure")
+        await world.update(asking("web", "1", source="api"), source="api")
+        await trio.sleep(10)
+        assert pending(world) == ("Deferred", "[DiskPressure]. ")
+        pressures.clear()
+        await trio.sleep(300)
+        assert granted(world) == {"cpu": "1"}
+    accepted = "kubelet_pod_deferred_accepted_resizes_total"
+    assert world.registry.get_sample_value(accepted, {"retry_trigger": "periodic_retry"}) == 1
+
+
 async def test_that_the_node_does_not_declare_what_a_resize_needs_is_told(
     autojump_clock: trio.abc.Clock, tmp_path: Path
 ) -> None:

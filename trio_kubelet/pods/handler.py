@@ -225,7 +225,14 @@ class SyncHandler:
                 self.syncs([update.pod_uid], "probe")
 
     def ended(self, uid: str) -> None:
-        """A worker has finished: its pod is gone, starts anew, or stays as it ended."""
+        """A worker has finished."""
+        self.after_end(uid)
+        worker = self._workers.get(uid)
+        if worker is not None and worker.stage is Stage.FINISHED:
+            self._resize_waiting("pod_terminated")  # what the pod had is free, though it is still shown
+
+    def after_end(self, uid: str) -> None:
+        """The pod of a worker that has finished is gone, starts anew, or stays as it ended."""
         worker = self._workers.get(uid)
         if worker is None or worker.stage is not Stage.FINISHED:
             return
@@ -243,10 +250,8 @@ class SyncHandler:
             self._statuses.remove(uid)
             self._metrics.restarted_pods.labels(_static_label(pod)).inc()
             self.start_again(pod, cause="worker")
-        else:
-            self._resize_waiting("pod_terminated")  # what it had is free, though it is still shown
-            if worker.evicted:
-                self._cleaner.prune(uid, "", True)
+        elif worker.evicted:
+            self._cleaner.prune(uid, "", True)
 
     def actuated(self, uid: str) -> None:
         """A pod has what it was granted: what it had more is free."""

@@ -156,7 +156,7 @@ class Housekeeper:
         """Workers whose pod no source wants any more end; finished ones are forgotten."""
         for uid, worker in self._workers.known().items():
             if worker.stage is Stage.FINISHED:
-                self._handler.ended(uid)
+                self._handler.after_end(uid)
             elif uid not in wanted and not worker.deleted:
                 self._workers.remove(uid, cause="housekeeping")
 
