@@ -140,17 +140,12 @@ class Cluster(Shown):
     async def manifest(self, name: str, version: str = "1", **spec: Any) -> v1.Pod:
         """A static pod (again, in another version)."""
         uid = f"{name}-{version}"
+        fields = {"restart_policy": "Always", "termination_grace_period_seconds": 2, **spec}
         pod = v1.Pod(
             metadata=v1.ObjectMeta(
                 name=name, namespace="default", uid=uid, annotations={CONFIG_HASH_ANNOTATION: uid}
             ),
-            spec=v1.PodSpec(
-                node_name=NODE,
-                restart_policy="Always",
-                termination_grace_period_seconds=2,
-                containers=[v1.Container(name="c", image="img")],
-                **spec,
-            ),
+            spec=v1.PodSpec(node_name=NODE, containers=[v1.Container(name="c", image="img")], **fields),
             status=v1.PodStatus(phase="Pending"),
         )
         self.manifests[name] = pod

@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kube.store import Refused
+from tests.pods.admit_all import AdmitAll
 from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
+from trio_kubelet.pods.admission.admitter import Decision, Reject
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.mirrors import MirrorPods, MirrorStep, MirrorWrite, decide
 from trio_kubelet.pods.status.writer import PAUSES
 from trio_kubelet.server.http.serve import Request
@@ -373,6 +376,59 @@ async def test_a_server_that_refuses_mirrors_is_not_asked_all_the_time(autojump_
         await trio.sleep(3600)
         assert pod.metadata.uid in node.runtime.alive()
         assert 60 < len(cluster.requests("POST")) < 3600 / 30 + 20
+
+
+class Fickle(AdmitAll):
+    """Admits no pod of a second version."""
+
+    def admit(self, pod: v1.Pod, active: Others) -> Decision:
+        if pod.metadata.uid.endswith("-2"):
+            return Reject("NodeAffinity", "not here")
+        return super().admit(pod, active)
+
+
+async def test_a_refused_static_pod_is_shown_in_place_of_its_earlier_version(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent(admitter=Fickle()) as node:
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        before = uid_of(cluster)
+        node.runtime.stop_takes["etcd-1"] = 20
+        await cluster.manifest("etcd", "2")
+        while "etcd-1" in node.runtime.alive():
+            assert uid_of(cluster) == before
+            await trio.sleep(0.1)
+        await cluster.until(lambda: version_of(cluster) == "etcd-2", 10)
+        await cluster.until(lambda: cluster.phase("etcd") == "Failed", 5)
+        assert (cluster.shown("etcd") or {})["status"]["reason"] == "NodeAffinity"
+        await cluster.manifest("new", "2")
+        await cluster.until(lambda: cluster.phase("new") == "Failed", 35)
+        await trio.sleep(300)
+        assert len(cluster.requests("POST")) == 3
+        await cluster.manifest("etcd", "3")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        assert version_of(cluster) == "etcd-3"
+    cluster.check()
+
+
+async def test_a_static_pod_that_is_over_is_shown_in_place_of_its_earlier_version(
+    autojump_clock: Clock,
+) -> None:
+    """It ran while there was no server to show it to, and ended before its next agent began."""
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        await cluster.manifest("job")
+        await cluster.until(lambda: cluster.ready("job"), 5)
+        cluster.server.silent = True
+        await cluster.manifest("job", "2", restart_policy="Never")
+        await cluster.until(lambda: node.runtime.alive() == {"job-2"}, 10)
+        node.runtime.die("job-2", 0)
+        await trio.sleep(5)
+    cluster.server.silent = False
+    async with cluster.agent():
+        await cluster.until(lambda: version_of(cluster, "job") == "job-2", 35)
+        await cluster.until(lambda: cluster.phase("job") == "Succeeded", 5)
+    cluster.check()
 
 
 async def test_a_refused_static_pod_is_not_started_by_its_mirror(autojump_clock: Clock) -> None:

@@ -35,7 +35,7 @@ from trio_kubelet.pods.doors import (
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.manager import PodManager, split_by_static
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_terminal_phase, runtime_source, view_runs
+from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, runtime_source, view_runs
 from trio_kubelet.pods.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -139,6 +139,7 @@ class Housekeeper:
             for name in everything.orphaned_mirrors:
                 if not self._workers.is_name_ending(name):
                     self._mirrors.delete_orphan(name)
+            self._mirror_idle(everything.pods)
         self._start_missing()
         self._finish_refused(everything.pods, running)
         self._end_orphans(seen.strangers, wanted)
@@ -179,6 +180,19 @@ class Housekeeper:
         self._orphans = orphans
         for uid in orphans:
             self._cleaner.clean(uid)
+
+    def _mirror_idle(self, pods: Iterable[Pod]) -> None:
+        """Static pods that were refused or are over have mirrors, too, which no round looks after: that of an
+        earlier version would stay.
+        """
+        waiting = self._handler.not_started_yet()
+        for pod in pods:
+            worker = self._workers.get(pod.metadata.uid)
+            is_idle = worker is None or worker.stage is Stage.FINISHED
+            if not is_static(pod) or not is_idle or pod.metadata.uid in waiting:
+                continue
+            if not self._workers.is_name_ending(pod_full_name(pod)):
+                self._mirrors.reconcile(pod)
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
