@@ -168,7 +168,7 @@ class World:
         self.told: list[NodeInfo] = []
 
     async def install(self, driver: str, info: NodeInfo) -> None:
-        """What a driver says of the node (`storage.csi.registration.NodeInfoWriter`)."""
+        """What a driver says of the node (`storage.doors.NodeInfoWriter`)."""
         self.told.append(info)
 
     async def update(self, driver: str, info: NodeInfo) -> None:

@@ -133,7 +133,7 @@ def _login(entry: _Entry) -> Login:
 
 
 class Keyring:
-    """Logins of several configurations together (implements `runtime.doors.PullSecret`)."""
+    """Logins of several configurations together (implements `doors.PullSecret`)."""
 
     def __init__(self, configs: Iterable[Mapping[str, Login]] = ()) -> None:
         self._found: dict[str, list[Credential]] = {}

@@ -177,7 +177,7 @@ class PluginProvider:
 
 
 class ProviderSecret:
-    """All plugins, asked for one pod (implements `runtime.doors.PullSecret`)."""
+    """All plugins, asked for one pod (implements `doors.PullSecret`)."""
 
     def __init__(self, providers: Sequence[PluginProvider], pod: v1.Pod) -> None:
         self._providers = providers

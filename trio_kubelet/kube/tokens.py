@@ -216,7 +216,7 @@ def _shown(key: TokenKey) -> str:
 
 class ClusterIdentity:
     """Who pods run as, for credential provider plugins
-    (`credential_providers.provider.ServiceAccountIdentity`).
+    (`credential_providers.doors.ServiceAccountIdentity`).
 
     Accounts are asked for each time, as the kubelet does: a changed annotation counts at once.
     """

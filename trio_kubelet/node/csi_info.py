@@ -94,7 +94,7 @@ def _text(ids: dict[str, str]) -> str:
 
 
 class CSINodeInfo:
-    """Implements `storage.csi.registration.NodeInfoWriter`. One write at a time: drivers come in crowds."""
+    """Implements `storage.doors.NodeInfoWriter`. One write at a time: drivers come in crowds."""
 
     def __init__(self, client: KubeClient, own: OwnNode, name: str) -> None:
         self._client = client

@@ -51,7 +51,7 @@ def source_of(directory: str) -> v1.FCVolumeSource | None:
 
 
 class FCDisks:
-    """Implements `attached.Disks`."""
+    """Implements `storage.doors.Disks`."""
 
     plugin = FC
 

@@ -37,7 +37,7 @@ _LARGEST: Final = 64 << 10
 
 
 class ISCSIDisks:
-    """Implements `attached.Disks`."""
+    """Implements `storage.doors.Disks`."""
 
     plugin = ISCSI
 
