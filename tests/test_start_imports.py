@@ -112,6 +112,7 @@ async def modules_of_a_healthy_agent(directory: Path, *more: str) -> set[str]:
 async def test_an_agent_is_healthy_before_it_imports_the_rest(tmp_path: Path) -> None:
     modules = await modules_of_a_healthy_agent(tmp_path)
     assert present((*NOT_BEFORE_HEALTHY, *NEEDED_IN_A_CLUSTER), modules) == []
+    assert len(present(("machine.cgroup_v1", "machine.cgroup_v2"), modules)) == 1
     assert len(modules) < BUDGET
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine import text
-from trio_kubelet.machine.cgroup_v1 import Version1
-from trio_kubelet.machine.cgroup_v2 import Version2
 from trio_kubelet.machine.values import CgroupDetail, CgroupUse
 from trio_kubelet.native.pure_figures import read_file
+
+if TYPE_CHECKING:
+    from trio_kubelet.machine.cgroup_v1 import Version1
+    from trio_kubelet.machine.cgroup_v2 import Version2
 
 
 def read_number(path: str) -> int | None:
@@ -61,9 +64,13 @@ class CgroupReader:
 
 
 def cgroup_reader(hierarchies: Mapping[str, str], clock: Clock) -> CgroupReader:
-    """The reader for the hierarchies that `find_hierarchies` found."""
+    """The reader for the hierarchies that `find_hierarchies` found. A machine has one version of the two."""
     if "" in hierarchies:
+        from trio_kubelet.machine.cgroup_v2 import Version2
+
         return CgroupReader(Version2(hierarchies[""], clock))
+    from trio_kubelet.machine.cgroup_v1 import Version1
+
     return CgroupReader(Version1(hierarchies, clock))
 
 
