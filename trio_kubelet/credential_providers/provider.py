@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.caching import SingleFlight
-from trio_kubelet.common.lanes import CONFIGS, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.config import ProviderConfig, TokenAttributes
 from trio_kubelet.credential_providers.doors import PluginDoor, ServiceAccountIdentity
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Keyring, Login, matches
+from trio_kubelet.credential_providers.many_logins import ManyLogins
 from trio_kubelet.credential_providers.plugin import (
     CACHE_KEY_TYPES,
     CredentialPluginError,
@@ -33,9 +34,7 @@ log = get_logger(__name__)
 MAX_CACHED: Final = 1000
 """Answers kept for one plugin; the oldest goes first."""
 _MANY: Final = 1000
-"""Logins of plugins above which they are looked through in a thread: in a megabyte of output there are a
-hundred thousand, which take a second.
-"""
+"""Logins of plugins above which they are looked through in a thread: a megabyte of output has 100,000."""
 _GLOBAL: Final = "<global>"
 
 
@@ -195,11 +194,7 @@ class ProviderSecret:
                 nursery.start_soon(ask, index, provider)
         if sum(len(logins.by_registry) for logins in found) <= _MANY:
             return _lookup(found, image)
-        try:
-            return await CONFIGS.run(_lookup, found, image, owner=self._pod.metadata.uid)
-        except WorkHangs as error:
-            log.warning("What plugins have cannot be looked through", pod=self._pod, err=error)
-            return ()
+        return await ManyLogins(partial(_lookup, found), self._pod.metadata.uid).credentials(image)
 
 
 def _lookup(found: Sequence[Logins], image: str) -> Sequence[Credential]:

@@ -15,7 +15,6 @@ from trio_kubelet.common.lanes import CONFIGS, NODE_FILES, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import (
-    Credential,
     InvalidDockerConfig,
     Keyring,
     Login,
@@ -23,6 +22,7 @@ from trio_kubelet.credential_providers.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
+from trio_kubelet.credential_providers.many_logins import ManyLogins
 from trio_kubelet.podinfo.doors import ClusterObjects, PodRecorderDoor, read_all
 
 log = get_logger(__name__)
@@ -93,7 +93,7 @@ class PullSecrets:
             )
         if not gathered.keyring:
             return None
-        return _Large(gathered.keyring, owner) if much else gathered.keyring
+        return ManyLogins(gathered.keyring.lookup, owner) if much else gathered.keyring
 
 
 class _Gathered(NamedTuple):
@@ -113,20 +113,6 @@ def _gather(secrets: Mapping[str, v1.Secret], namespace: str) -> _Gathered:
         else:
             keyring.add(logins, SecretSource(secret.metadata.uid, namespace, name))
     return _Gathered(keyring, failed)
-
-
-class _Large(NamedTuple):
-    """Logins, perhaps tens of thousands, that are looked through in a thread (implements `PullSecret`)."""
-
-    keyring: Keyring
-    owner: str
-
-    async def credentials(self, image: str) -> Sequence[Credential]:
-        try:
-            return await CONFIGS.run(self.keyring.lookup, image, owner=self.owner)
-        except WorkHangs as error:
-            log.warning("Pull secrets cannot be looked through", podUID=self.owner, err=error)
-            return ()
 
 
 class NodeLogins:
