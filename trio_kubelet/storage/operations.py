@@ -191,27 +191,16 @@ class Operations:
                 self._mount_undone(name, uid, before, error)
             what = _step_of("MountVolume.SetUp failed", error)
             raise _failed(what, spec, str(error), FAILED_MOUNT) from error
-        try:
-            expanded = await self._expansions.on_mount(spec, pod)
-        except OperationError as error:
-            raise _failed(
-                "MountVolume.Setup failed while expanding volume", spec, str(error), FAILED_MOUNT
-            ) from error
-        with_mount(
-            self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
-        )
-        if expanded:
-            self._sized(spec)
+        await self._mounted(wanted, "MountVolume.Setup failed while expanding volume", FAILED_MOUNT)
 
     async def _unmount(self, name: str, uid: str) -> None:
         mount = self._actual[name].mounts[uid]
         spec = mount.spec
         plugin = self._mounting[spec.plugin]
         subpaths = pod_subpaths(self._root_dir, uid, spec.name)
-        try:
-            await in_thread(name, _clean_subpaths, subpaths)
-        except OperationError as error:
-            raise _failed("error cleaning subPath mounts", spec, str(error)) from error
+        await self._step(
+            "error cleaning subPath mounts", spec, "", lambda: in_thread(name, _clean_subpaths, subpaths)
+        )
         with_mount(self._actual, name, msgspec.structs.replace(mount, state=MountState.UNCERTAIN))
         await self._step("UnmountVolume.TearDown failed", spec, "", lambda: plugin.tear_down(mount))
         self._unmounted(name, uid)
@@ -264,28 +253,22 @@ class Operations:
             raise _failed("MapVolume.MapPodDevice failed", spec, str(error), FAILED_MAP) from error
         pod_map = pod_devices(self._root_dir, uid, spec.plugin)
         global_map = plugin.global_map(spec)
-
-        async def find() -> None:
-            await in_thread(name, block_map.find_device, device)
-
-        async def bind() -> None:
-            await in_thread(name, block_map.map_device, device, global_map, pod_map, spec.name, uid)
-
-        await self._step("MapVolume.EvalHostSymlinks failed", spec, FAILED_MAP, find)
-        await self._step("MapVolume.MapBlockVolume failed", spec, FAILED_MAP, bind)
+        await self._step(
+            "MapVolume.EvalHostSymlinks failed",
+            spec,
+            FAILED_MAP,
+            lambda: in_thread(name, block_map.find_device, device),
+        )
+        await self._step(
+            "MapVolume.MapBlockVolume failed",
+            spec,
+            FAILED_MAP,
+            lambda: in_thread(name, block_map.map_device, device, global_map, pod_map, spec.name, uid),
+        )
         for path in (f'globalMapPath "{global_map}"', f'volumeMapPath "{pod_map}"'):
             message = f'MapVolume.MapPodDevice succeeded for volume "{spec.name}" {path}'
             self._events.record(pod, "Normal", "SuccessfulMountVolume", message)
-        try:
-            expanded = await self._expansions.on_mount(spec, pod)
-        except OperationError as error:
-            text = "MapVolume.MarkVolumeAsMounted failed while expanding volume"
-            raise _failed(text, spec, str(error), FAILED_MAP) from error
-        with_mount(
-            self._actual, name, PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
-        )
-        if expanded:
-            self._sized(spec)
+        await self._mounted(wanted, "MapVolume.MarkVolumeAsMounted failed while expanding volume", FAILED_MAP)
 
     async def _unmap(self, name: str, uid: str) -> None:
         mount = self._actual[name].mounts[uid]
@@ -293,11 +276,12 @@ class Operations:
         with_mount(self._actual, name, msgspec.structs.replace(mount, state=MountState.UNCERTAIN))
         pod_map = pod_devices(self._root_dir, uid, spec.plugin)
         global_map = plugin.global_map(spec)
-
-        async def unbind() -> None:
-            await in_thread(name, block_map.unmap_device, global_map, pod_map, spec.name, uid)
-
-        await self._step("UnmapVolume.UnmapBlockVolume failed", spec, "", unbind)
+        await self._step(
+            "UnmapVolume.UnmapBlockVolume failed",
+            spec,
+            "",
+            lambda: in_thread(name, block_map.unmap_device, global_map, pod_map, spec.name, uid),
+        )
         await self._step(
             "UnmapVolume.UnmapPodDevice failed", spec, "", lambda: plugin.unmap_pod_device(mount)
         )
@@ -334,6 +318,18 @@ class Operations:
         else:  # only another claim could say something else
             volume = self._actual[spec.unique_name]
             self._actual[spec.unique_name] = msgspec.structs.replace(volume, not_yet=True)
+
+    async def _mounted(self, wanted: WantedVolume, what: str, reason: str) -> None:
+        """The volume is there for the pod, and counts as that once it is as large as it should be."""
+        spec, uid = wanted.spec, wanted.pod.metadata.uid
+        try:
+            expanded = await self._expansions.on_mount(spec, wanted.pod)
+        except OperationError as error:
+            raise _failed(what, spec, str(error), reason) from error
+        mount = PodMount(uid=uid, spec=spec, outer=wanted.outer, state=MountState.MOUNTED)
+        with_mount(self._actual, spec.unique_name, mount)
+        if expanded:
+            self._sized(spec)
 
     def _unmounted(self, name: str, uid: str) -> None:
         """The next pod may come before the volume is gone: what was refused while used is tried anew."""
@@ -401,7 +397,7 @@ class Operations:
             message = f'MountVolume failed for volume "{spec.name}" {error}'
             self._events.record_object(about, "Warning", MISMATCH, message)
 
-    async def _step(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _step(self, what: str, spec: Spec, reason: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
         except OperationError as error:
