@@ -5,10 +5,7 @@ klog's text format (`I1121 08:51:06.056395   12345 file.py:123] "Message" key="v
 JSON (`{"ts":…,"caller":…,"msg":…,"v":0,…}`). Python's own `logging` is not used: it is slower, and its
 records carry neither verbosity levels nor typed key/value pairs.
 
-Two promises hold for every call: it never raises, and it never waits for a slow reader. A line that standard
-error cannot take at once is kept (up to `BACKLOG_BYTES`) and written with a later line; beyond that, lines
-are dropped and counted, and the count is logged when the reader is back. A file takes everything, but the
-disk may be busy for a minute: the agent has a thread write to it.
+Two promises hold for every call: it never raises, and it never waits for a slow reader (`log_writer`).
 """
 
 from __future__ import annotations
@@ -16,24 +13,17 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import select
-import stat
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, Final, Literal
 
 import msgspec
 
-BACKLOG_BYTES: Final = 1 << 20
+from trio_kubelet.common.log_writer import LogWriter, log_writer
+
 LONGEST_VALUE: Final = 16 * 1024
 """Characters of one value in a line: errors quote what pods and runtimes say, which may be megabytes."""
-TOGETHER: Final = 0.02
-"""Seconds that a thread waits between two writes to a file: one wake-up for the lines of a burst."""
-# Linux reports a pipe as writable when it takes this much without blocking.
-_CHUNK: Final = 4096
 # Values under these keys are credentials wherever they come from; nobody may log them by accident.
 _SECRET_KEYS: Final = frozenset({"token", "password", "authorization", "headers", "cookie"})
 _REDACTED: Final = "<redacted>"
@@ -213,124 +203,6 @@ def format_json(
     return _encoder.encode(record).decode() + "\n"
 
 
-class _Writer:
-    """Writes lines to one stream and never waits for its reader."""
-
-    def __init__(self, stream: IO[str] | None) -> None:
-        """None stands for the process's standard error, whatever `sys.stderr` is at the moment."""
-        self._stream = stream
-        self._backlog: deque[bytes] = deque()
-        self._backlog_bytes = 0
-        self._dropped = 0
-        self._lock = threading.Lock()
-        self._fd = 2
-        if stream is not None:
-            try:
-                self._fd = stream.fileno()
-            except (OSError, ValueError):
-                self._fd = -1
-
-    def is_to_a_file(self) -> bool:
-        """Whether what it writes goes to a disk."""
-        try:
-            return stat.S_ISREG(os.fstat(self._fd).st_mode)
-        except OSError:
-            return False
-
-    def write(self, line: str) -> None:
-        with self._lock:
-            if self._fd < 0 and self._stream is not None:
-                self._stream.write(line)
-                return
-            self._push(line.encode("utf-8", "backslashreplace"))
-            self._drain(0)
-
-    def flush(self, timeout: float) -> None:
-        """Give the reader up to `timeout` seconds to take what is left."""
-        with self._lock:
-            if self._fd >= 0:
-                self._drain(timeout)
-
-    def _push(self, data: bytes) -> None:
-        if self._backlog_bytes + len(data) > BACKLOG_BYTES:
-            self._dropped += 1
-            return
-        self._backlog.append(data)
-        self._backlog_bytes += len(data)
-
-    def _drain(self, timeout: float) -> None:
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        deadline = time.monotonic() + timeout
-        while self._backlog:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return
-            data = self._backlog.popleft()
-            self._backlog_bytes -= len(data)
-            try:
-                written = os.write(self._fd, data[:_CHUNK])
-            except BlockingIOError:
-                written = 0
-            except OSError:
-                continue  # nobody reads any more: the line is lost, the agent goes on
-            if written < len(data):
-                self._backlog.appendleft(data[written:])
-                self._backlog_bytes += len(data) - written
-                if not written:
-                    return
-            if not self._backlog:
-                self._tell_dropped()
-
-    def _tell_dropped(self) -> None:
-        """How many lines were lost, once there is room for that. With the lock."""
-        if self._dropped:
-            note = f'{_header("W", time.time_ns(), "log.py", 0)}"Log lines dropped" count={self._dropped}\n'
-            self._dropped = 0
-            self._push(note.encode())
-
-
-class _FileWriter(_Writer):
-    """Writes lines to a file, in a thread: a disk may be busy for a minute, and who writes waits for it."""
-
-    def __init__(self, stream: IO[str] | None) -> None:
-        super().__init__(stream)
-        self._fd = os.dup(self._fd)  # the stream may be closed while the disk still has not taken its lines
-        self._changed = threading.Condition(self._lock)
-        self._writing = False
-        threading.Thread(target=self._run, name="log", daemon=True).start()
-
-    def _drain(self, timeout: float) -> None:
-        self._changed.notify_all()
-        if timeout:
-            self._changed.wait_for(lambda: not self._backlog and not self._writing, timeout)
-
-    def _run(self) -> None:
-        """The thread."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._backlog)
-                lines = b"".join(self._backlog)
-                self._backlog.clear()
-                self._backlog_bytes = 0
-                self._tell_dropped()
-                self._writing = True
-            try:
-                while lines:
-                    lines = lines[os.write(self._fd, lines) :]
-            except OSError:
-                pass  # the disk is full, say: the lines are lost, the agent goes on
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
-            time.sleep(TOGETHER)
-
-
-def _writer(stream: IO[str] | None, in_thread: bool) -> _Writer:
-    """Who writes to a stream; lines for a file in a thread if that is wanted."""
-    writer = _Writer(stream)
-    return _FileWriter(stream) if in_thread and writer.is_to_a_file() else writer
-
-
 class _Sink:
     """Where lines go and how they look; replaced as a whole by `configure`."""
 
@@ -341,8 +213,8 @@ class _Sink:
         as_json: bool,
         verbosity: int,
         vmodule: Sequence[tuple[str, int]],
-        infos: _Writer,
-        errors: _Writer,
+        infos: LogWriter,
+        errors: LogWriter,
         now_ns: Callable[[], int],
     ) -> None:
         self.as_json = as_json
@@ -408,9 +280,14 @@ class Logger:
             _emit("E", None, msg, kv)
 
 
+def _lost(lines: int) -> str:
+    """The line that tells how many were lost."""
+    return f'{_header("W", time.time_ns(), "log.py", 0)}"Log lines dropped" count={lines}\n'
+
+
 _DROP: Final = Logger("", -1)
 _loggers: dict[str, Logger] = {}
-_sink = _Sink(False, 0, (), *(_Writer(None),) * 2, time.time_ns)
+_sink = _Sink(False, 0, (), *(LogWriter(None, _lost),) * 2, time.time_ns)
 
 
 def _emit(severity: str, v: int | None, msg: str, kv: dict[str, Any]) -> None:
@@ -468,8 +345,8 @@ def configure(
     `in_thread` a thread writes what goes to a file; the last lines are there after `flush`.
     """
     global _sink
-    errors = _writer(stream, in_thread)
-    infos = errors if info_stream is None else _writer(info_stream, in_thread)
+    errors = log_writer(stream, _lost, in_thread)
+    infos = errors if info_stream is None else log_writer(info_stream, _lost, in_thread)
     _sink = _Sink(format == "json", verbosity, tuple(vmodule), infos, errors, now_ns)
     _set_levels()
 
