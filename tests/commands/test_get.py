@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ def test_get(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["pod", "-n", "other", "db"], ["pod/db"]),
         (["pod/db", "pods/web"], ["pod/db", "pod/web-node1"]),
         (["node/node1"], ["node/node1"]),
+        (["po,no"], ["pod/web-node1", "pod/db", "node/node1"]),
+        (["po,no,pods", "-l", "a=b"], ["node/node1"]),
+        (["pod/web", "node/node1", "po/db"], ["pod/web-node1", "pod/db", "node/node1"]),
         (["no", "-l", "a=b"], ["node/node1"]),
         (["events", "web-node1"], ["event/web-node1.1"]),
         (["pods", "--field-selector", "spec.nodeName=node1,metadata.name!=db"], ["pod/web-node1"]),
@@ -64,12 +68,49 @@ def test_what_is_asked_for_as_with_kubectl(
     assert sorted(capsys.readouterr().out.split()) == sorted(names)
 
 
+def test_a_table_of_each_kind(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names say what they are of, as with kubectl."""
+    assert run(agent, "get", "po,no", "-L", "a") == 0
+    pods, pod, between, nodes, node = capsys.readouterr().out.splitlines()
+    assert pods.split()[:2] == ["NAMESPACE", "NAME"]
+    assert pod.split()[:2] == ["default", "pod/web-node1"]
+    assert between == ""
+    assert (nodes.split()[0], nodes.split()[-1]) == ("NAME", "A")
+    assert (node.split()[0], node.split()[-1]) == ("node/node1", "b")
+    assert run(agent, "get", "po,no", "--no-headers", "-n", "nowhere") == 0
+    assert capsys.readouterr().out.startswith("node/node1 ")
+    assert run(agent, "get", "no,po", "-o", "json") == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["kind"], [each["kind"] for each in listed["items"]]) == ("List", ["Node", "Pod"])
+    assert run(agent, "get", "po,no", "-l", "a=c") == 0
+    assert capsys.readouterr().err == "No such pods, nodes on this node.\n"
+
+
+def test_of_several_kinds_what_is_there_is_shown(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(agent, "get", "po,no", "web") == 1
+    said = capsys.readouterr()
+    assert "pod/web-node1" in said.out
+    assert said.err == "trio-kubelet: this is node 'node1', not 'web'\n"
+    assert run(agent, "get", "pod/nope", "node/other", "--ignore-not-found") == 0
+    assert capsys.readouterr() == ("", "")
+    assert run(agent, "get", "pod/nope", "node/other") == 1
+    assert "no pod 'nope' on this node; this is node" in capsys.readouterr().err
+    assert run(agent, "describe", "po,no") == 0
+    said = capsys.readouterr()
+    assert re.findall("^Name: +(.+)$", said.out, re.MULTILINE) == ["web-node1", "node1"]
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
         (["get", "services"], "no kind 'services', but pod, node, event, top"),
-        (["get", "pod/web", "node/node1"], "of one kind"),
+        (["get", "pods,services"], "no kind 'services', but pod, node, event, top"),
+        (["get", "pods,"], "no kind '', but pod, node, event, top"),
+        (["get", "pods,node", "-w"], "what is watched, is of one kind"),
+        (["get", "pods,top"], "of one kind"),
+        (["top", "pods,node"], "of one kind"),
         (["get", "pod/"], "named"),
+        (["get", "pod/web", "db"], "named"),
         (["get", "pods", "-l", "a b"], "no label selector"),
         (["get", "pods", "web", "-l", "a"], "exclude each other"),
         (["get", "events", "-l", "a"], "no labels"),

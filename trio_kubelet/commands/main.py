@@ -60,7 +60,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
     parser.set_defaults(names=(), selector=None, fields=None, types=[], sort_by=None)
     parser.set_defaults(show_labels=False, label_columns=[], ignore_not_found=False)
-    parser.set_defaults(containers=False, sum=False, show_capacity=False, show_swap=False)
+    parser.set_defaults(watch=False, containers=False, sum=False, show_capacity=False, show_swap=False)
     _where(parser)
     _PARSERS[command](parser)
     options, beyond = parser.read(own)
@@ -109,7 +109,9 @@ def _printed(parser: Parser) -> None:
 
 def _add_get(parser: Parser) -> None:
     parser.description = "Lists pods, the node, its events, or what pods use."
-    parser.add_argument("kind", metavar="KIND", help="pods, node, events or top; KIND/NAME names one")
+    parser.add_argument(
+        "kind", metavar="KIND", help="pods, node, events or top, or several: pods,node; KIND/NAME names one"
+    )
     names_help = "only these; of events, those about POD or KIND/NAME"
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
@@ -151,7 +153,9 @@ def _words(text: str) -> Sequence[str]:
 
 def _add_describe(parser: Parser) -> None:
     parser.description = "Tells all about pods, the node or its events."
-    parser.add_argument("kind", metavar="KIND", help="pods, node or events; KIND/NAME names one")
+    parser.add_argument(
+        "kind", metavar="KIND", help="pods, node or events, or several: pods,node; KIND/NAME names one"
+    )
     names_help = "only these; a pod's name may lack the node's name at its end"
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
@@ -257,12 +261,25 @@ def _finish_events(options: argparse.Namespace, beyond: list[str], words: list[s
     if beyond or words:
         raise ValueError(f"unknown: {' '.join([*beyond, *words])}; what they are about is said with --for")
     options.names = [options.about] if options.about else []
+    options.each = [options]
 
 
 def _finish_kind(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
-    """Raises ValueError for what this command does not know or do."""
+    """`options.each` are those of each kind that is asked for. Raises ValueError for what this command does
+    not know or do.
+    """
     names = [*options.names, *beyond, *words]  # argparse takes no more names behind an option
-    options.kind, options.names = _what(options.kind, names)
+    asked = _what(options.kind, names)
+    if len(asked) > 1 and ("top" in (options.command, *asked) or options.watch):
+        raise ValueError("what is used, and what is watched, is of one kind")
+    options.each = [argparse.Namespace(**vars(options) | {"kind": kind}) for kind in asked]
+    for own in options.each:
+        own.names = asked[own.kind]
+        _finish_one_kind(own)
+    options.command = options.each[0].command
+
+
+def _finish_one_kind(options: argparse.Namespace) -> None:
     known = {"get": _GET, "describe": _DESCRIBE, "top": _TOP}[options.command]
     if options.kind not in known:
         raise ValueError(f"there is no kind {options.kind!r}, but {', '.join(known)}")
@@ -291,16 +308,17 @@ def _finish_kind(options: argparse.Namespace, beyond: list[str], words: list[str
             options.sort_by = parse_relaxed(options.sort_by)
 
 
-def _what(word: str, names: list[str]) -> tuple[str, list[str]]:
-    """The kind and the names meant by `KIND NAME…` or `KIND/NAME…`. Raises ValueError."""
-    first, slash, _ = word.partition("/")
-    kind = KINDS.get(first.lower(), first)
-    if slash:
-        parts = [each.partition("/") for each in (word, *names)]
-        if any(KINDS.get(each.lower(), each) != kind or not name for each, _, name in parts):
-            raise ValueError("of KIND/NAME all have to be of one kind, and named")
-        names = [name for _, _, name in parts]
-    return kind, names
+def _what(word: str, names: list[str]) -> Mapping[str, list[str]]:
+    """The kinds meant by `KIND,KIND NAME…` or `KIND/NAME…`, and the names of each. Raises ValueError."""
+    if "/" not in word:
+        return {KINDS.get(kind.lower(), kind): names for kind in word.split(",")}
+    found: dict[str, list[str]] = {}
+    for each in (word, *names):
+        kind, _, name = each.partition("/")
+        if not name:
+            raise ValueError("of KIND/NAME all have to be named so")
+        found.setdefault(KINDS.get(kind.lower(), kind), []).append(name)
+    return found
 
 
 _FINISHED: Final[Mapping[str, Callable[[argparse.Namespace, list[str], list[str]], None]]] = {

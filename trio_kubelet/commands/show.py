@@ -16,12 +16,15 @@ from trio_kubelet.commands.queries import NotThere
 
 
 def describe(options: argparse.Namespace, socket_path: str) -> None:
-    """Tells all about pods, the node or its events. Raises NotThere, SeveralPods, AgentUnreachable."""
+    """Tells all about pods, the node, its events, or several of these (`options.each`). Raises NotThere,
+    SeveralPods, AgentUnreachable.
+    """
     found = {"pod": _described_pods, "node": _described_node, "event": _described_events}
     apart = False
-    for lines in found[options.kind](options, socket_path):
-        say(["", "", *lines] if apart else lines)
-        apart = True
+    for own in options.each:
+        for lines in found[own.kind](own, socket_path):
+            say(["", "", *lines] if apart else lines)
+            apart = True
 
 
 def _described_node(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
@@ -65,6 +68,7 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
     """What pods or the node use now. Raises NotThere, SeveralPods, AgentUnreachable."""
     from trio_kubelet.commands.usage_text import node_usage, pod_usage
 
+    (options,) = options.each
     if options.kind == "node":
         nodes = queries.chosen_nodes(options, socket_path)
         if not nodes:
