@@ -376,6 +376,17 @@ async def test_what_an_api_server_warns_of_is_logged(capfd: pytest.CaptureFixtur
     ]
 
 
+async def test_many_warnings_of_one_answer_are_few_lines_of_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    texts = [*["again"] * 1000, *map(str, range(1000))]
+    headers = [("Warning", ", ".join(f'299 - "{text}"' for text in texts))]
+    async with api(lambda request: Response(headers=headers, body=b"{}")) as (client, _):
+        await client.get("/api/v1/nodes/n", v1.Node)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "Warning: " in line]
+    assert [line.rpartition("Warning: ")[2] for line in lines] == ['again"', *(f'{n}"' for n in range(15))]
+
+
 async def test_cookies_and_redirects_of_an_api_server_are_ignored() -> None:
     def answer(request: Request) -> Response:
         headers = (("Set-Cookie", "session=1; Path=/"), ("Location", "/elsewhere"))

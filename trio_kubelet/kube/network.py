@@ -20,6 +20,7 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
+from itertools import islice
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -71,6 +72,8 @@ _KEPT = 20
 _EXPIRY = 60.0
 _AS_IT_IS = "/:@!$&'()*+,;=~-._%"
 """Of a path: what is escaped already stays as it is."""
+_MOST_WARNINGS: Final = 16
+"""Warnings of one answer that are logged. (An API server repeats none, and cuts long ones.)"""
 _WARNING: Final = re.compile(r'\s*(?P<code>\d{3}) \S+ "(?P<text>(?:[^"\\]|\\.)*)"\s*(?:"[^"]*"\s*)?(?:,|$)')
 
 # A peer that is gone without a word is noticed within a minute, on plain HTTP too.
@@ -211,7 +214,7 @@ class NetworkDoor:
         self._judge(answer.status, identity)
         self._count(str(answer.status), request.method, again=request.again)
         self._measure(request, trio.current_time() - began, len(answer.body))
-        for text in _warnings(answer.headers.get("warning", "")):
+        for text in islice(dict.fromkeys(_warnings(answer.headers.get("warning", ""))), _MOST_WARNINGS):
             log.info(f"Warning: {text}")
         return answer
 
