@@ -30,7 +30,9 @@ _MAX_HEAD: Final = 1 << 16
 _TURN: Final = 1 << 18
 """Bytes of an answer after which others have their turn, however fast more of it comes."""
 _PARTS: Final = 256
-"""The same in parts (chunks of the body, informational answers), which may be of a few bytes."""
+"""The same in parts (chunks of the body), which may be of a few bytes."""
+_MOST_INFORMATIONAL: Final = 5
+"""Answers before the proper one."""
 
 
 class _Connection(BareSocket):
@@ -176,7 +178,7 @@ async def _exchange(
     http, events = connection.http, [request, *([h11.Data(data=sent)] if sent else ()), h11.EndOfMessage()]
     with contextlib.suppress(OSError):  # who closes early may have answered all the same
         await connection.send(b"".join([http.send(event) or b"" for event in events]))
-    status, headers, body, most, taken, parts = 0, {}, None, _FIRST_CHUNK, 0, 0
+    status, headers, body, most, taken, parts, informational = 0, {}, None, _FIRST_CHUNK, 0, 0, 0
     try:
         while type(event := http.next_event()) is not h11.EndOfMessage:
             parts += 1
@@ -201,7 +203,11 @@ async def _exchange(
                 body = WholeBody(headers.get("content-encoding", ""), longest, gzip=True)
             elif isinstance(event, h11.Data) and body is not None:
                 await body.add(event.data)
-            elif not isinstance(event, h11.InformationalResponse):
+            elif isinstance(event, h11.InformationalResponse):
+                informational += 1
+                if informational > _MOST_INFORMATIONAL:
+                    raise httpx.RemoteProtocolError("too many 1xx informational responses")
+            else:
                 raise httpx.RemoteProtocolError("server disconnected")
     except h11.RemoteProtocolError as exc:
         raise httpx.RemoteProtocolError(str(exc)) from exc
