@@ -6,12 +6,13 @@ import os
 import tracemalloc
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.slowness import within_cpu
-from trio_kubelet.common.programs import redacted, run_program, run_to_end
+from trio_kubelet.common.programs import MAX_OUTPUT, ProgramFailed, redacted, run_program, run_to_end
 
 
 def running(pid: int) -> bool:
@@ -59,6 +60,14 @@ async def test_of_a_program_that_prints_without_end_only_its_last_words_are_kept
         tracemalloc.stop()
     assert (code, len(said), said[-11:]) == (3, 4096, b"\0last words")
     assert most < 3_000_000
+
+
+async def test_a_program_that_complains_without_end_is_ended() -> None:
+    with (
+        trio.fail_after(60),
+        pytest.raises(ProgramFailed, match=f"^more than {MAX_OUTPUT} bytes of complaints$"),
+    ):
+        await run_program(["sh", "-c", "exec cat /dev/zero >&2"], os.environ, b"")
 
 
 async def test_a_name_with_an_equals_sign_is_another_variable() -> None:

@@ -56,28 +56,25 @@ def redacted(said: str, secrets: Iterable[str]) -> str:
 async def run_program(
     command: Sequence[str], environment: Mapping[str, str], request: bytes, most: int = MAX_OUTPUT
 ) -> bytes:
-    """What a program prints when it reads `request`, at most so many bytes; the caller sets the deadline.
+    """What a program prints when it reads `request`: at most so many bytes, and `MAX_OUTPUT` of complaints.
 
-    It and its children are killed if this is given up. Raises ProgramFailed, and OSError if it cannot be
-    started.
+    The caller sets the deadline. It and its children are killed if this is given up. Raises ProgramFailed,
+    and OSError if it cannot be started.
     """
     from trio_kubelet.common.processes import start_process  # few agents start with programs to run
 
     process = await start_process(command, environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise AssertionError("all three are pipes")
-    output, complaint = bytearray(), bytearray()
+    output, complaints = _Said("output", most, most), _Said("complaints", MAX_COMPLAINT, MAX_OUTPUT)
     ended = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, request)
-            nursery.start_soon(_read, process.stderr, complaint, MAX_COMPLAINT)
-            async for some in process.stdout:
-                output += some
-                if len(output) > most:
-                    nursery.cancel_scope.cancel()
-        if len(output) > most:
-            raise ProgramFailed(f"more than {most} bytes of output")
+            nursery.start_soon(complaints.read, process.stderr, nursery.cancel_scope)
+            await output.read(process.stdout, nursery.cancel_scope)
+        if too_much := output.too_much or complaints.too_much:
+            raise ProgramFailed(too_much)
         code = await process.wait()
         ended = True
     finally:
@@ -86,8 +83,9 @@ async def run_program(
         await process.close()
     if code != 0:
         how = f"exit status {code}" if code > 0 else f"signal: {signal.Signals(-code).name}"
-        raise ProgramFailed(how, complaint.decode("utf-8", "replace").strip(), bytes(output), max(code, -1))
-    return bytes(output)
+        complaint = complaints.kept.decode("utf-8", "replace").strip()
+        raise ProgramFailed(how, complaint, bytes(output.kept), max(code, -1))
+    return bytes(output.kept)
 
 
 async def run_to_end(command: Sequence[str], keep: int) -> tuple[int, bytes]:
@@ -124,7 +122,22 @@ async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
         return  # it does not want to know: its answer says whether that was right
 
 
-async def _read(stream: trio.abc.ReceiveStream, into: bytearray, limit: int) -> None:
-    """Keeps the first `limit` bytes and reads on, so that the program is not held up."""
-    async for some in stream:
-        into += some[: limit - len(into)]
+class _Said:
+    """What a program says on one of its streams: its first bytes are kept, more than `most` are too much."""
+
+    def __init__(self, name: str, keep: int, most: int) -> None:
+        self.kept = bytearray()
+        self.too_much = ""
+        self._name = name
+        self._keep = keep
+        self._most = most
+
+    async def read(self, stream: trio.abc.ReceiveStream, scope: trio.CancelScope) -> None:
+        """Reads to the end, so that the program is not held up; cancels the scope when it is too much."""
+        length = 0
+        async for some in stream:
+            self.kept += some[: self._keep - len(self.kept)]
+            length += len(some)
+            if length > self._most:
+                self.too_much = f"more than {self._most} bytes of {self._name}"
+                scope.cancel()
