@@ -121,6 +121,23 @@ def test_help_into_a_closed_pipe_is_quiet() -> None:
     assert process.returncode == 128 + signal.SIGPIPE, "as if the signal had ended it"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_closed_is_nobodys(closed: str) -> None:
+    """The next file that is opened would be standard output, as a connection to the agent."""
+    files = "import os, sys; sys.argv[1:] = ['--version']; from trio_kubelet.cli import main; main(); "
+    files += "assert all(os.fstat(number) for number in range(3)); assert os.open('/', os.O_RDONLY) > 2"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, files], cwd=ROOT, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_help_is_said_in_any_encoding() -> None:
+    said = run("get", "--help", PYTHONIOENCODING="ascii")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert r"PATH,\u2026" in said.stdout
+
+
 def test_tools_get_their_own_arguments(tmp_path: Path) -> None:
     code = """
         import sys, types

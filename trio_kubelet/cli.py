@@ -8,6 +8,7 @@ when the agent cannot start or fails, 141 when nobody reads the output any more.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import shutil
 import sys
@@ -52,6 +53,7 @@ _COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _settle_streams()
     try:
         if args and args[0] in _COMMANDS:
             module = importlib.import_module(_COMMANDS[args[0]])
@@ -67,6 +69,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     finally:
         logging.flush()
+
+
+def _settle_streams() -> None:
+    """Gives what was closed to nobody, as Go's runtime does: the next file or connection would be our output.
+    And no character fails the output, whatever its encoding.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _node_agent(args: Sequence[str]) -> int:

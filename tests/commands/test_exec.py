@@ -18,7 +18,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketRequest, wrap_server_stream
 
 from tests.commands.test_render import POD
-from trio_kubelet.commands.exec import exit_code
+from trio_kubelet.commands.exec import _print, exit_code
 
 Execute = Callable[[WebSocketRequest], Awaitable[None]]
 
@@ -91,6 +91,12 @@ async def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
         await process.stdout.aclose()
         assert await all_of(process) == b""
         assert await process.wait() == 128 + signal.SIGPIPE
+
+
+async def test_an_output_that_cannot_be_written_is_an_error() -> None:
+    async with trio.lowlevel.FdStream(os.open("/dev/full", os.O_WRONLY)) as full:
+        with pytest.raises(OSError, match="No space left"):
+            await _print(full, b"y")
 
 
 async def test_ctrl_c_breaks_it_off_quietly(tmp_path: Path) -> None:

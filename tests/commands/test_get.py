@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,19 @@ def test_what_is_asked_for_as_with_kubectl(
     finally:
         EVENTS.clear()
     assert sorted(capsys.readouterr().out.split()) == sorted(names)
+
+
+@pytest.mark.parametrize("words", [["get", "pods"], ["logs", "web", "-c", "c"]])
+def test_an_output_that_cannot_be_written_is_an_error(agent: Path, words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trio_kubelet", *words, "--root-dir", str(agent)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"trio-kubelet: write /dev/stdout: no space left on device\n"
 
 
 def test_a_table_of_each_kind(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     """Runs the command; returns its exit code, 130 when Ctrl-C broke it off.
 
-    Raises AgentUnreachable, NotThere; BrokenPipeError when the reader of our output left.
+    Raises AgentUnreachable, NotThere; OSError when our output cannot be written, as when its reader left.
     """
     pod = the_pod(options.pod, options.namespace, socket_path)
     if (phase := pod.get("status", {}).get("phase")) in ("Succeeded", "Failed"):
@@ -71,7 +71,7 @@ def _end(group: BaseExceptionGroup[BaseException]) -> int:
             raise AgentUnreachable(said or f"the agent answered {each.status_code}") from None
         if isinstance(each, HandshakeError):
             raise AgentUnreachable(f"the agent did not answer as it should ({each})") from None
-        if isinstance(each, AgentUnreachable | BrokenPipeError):
+        if isinstance(each, AgentUnreachable | OSError):
             raise each from None
     raise group
 
@@ -137,7 +137,7 @@ async def _print(stream: trio.abc.SendStream, data: bytes) -> None:
     try:
         await stream.send_all(data)
     except trio.BrokenResourceError as exc:
-        raise BrokenPipeError from exc
+        raise exc.__cause__ or exc from None
 
 
 def exit_code(status: bytes) -> tuple[int, str]:
