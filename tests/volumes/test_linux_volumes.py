@@ -19,9 +19,11 @@ import msgspec
 import pytest
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.node.directories import PodDirectories
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import CredentialBundle
+from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.files import remove_tree, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
@@ -471,15 +473,27 @@ async def test_directories_of_pods_are_listed_and_files_are_not(root: Path) -> N
 async def test_hung_filesystem_fails_its_pod_at_the_deadline(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the pod is told which of its volumes hangs, as long as it does."""
+    monkeypatch.setattr("trio_kubelet.common.lanes.PATIENCE", 0.2)
     released = threading.Event()
     monkeypatch.setattr("trio_kubelet.volumes.manager.check_host_path", lambda plan: released.wait(30))
-    manager = VolumeManager(lambda: _node(root), timeout=1)
+    events = EventRecorder(SystemClock())
+    told: list[str] = []
+    events.pod_events.listen(lambda event: told.append(event.message))
+    manager = VolumeManager(lambda: _node(root), timeout=1, events=events)
+    volumes = [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/nfs"}}]
     try:
-        with pytest.raises(VolumeError, match="timed out"):
-            await manager.set_up(_pod([{"name": "h", "hostPath": {"path": "/nfs"}}]))
+        for why in ("timed out after 1s", "volumes: earlier work still hangs"):
+            with pytest.raises(VolumeError) as failed:
+                await manager.set_up(_pod(volumes))
+            names = "unmounted volumes=[h], unattached volumes=[], failed to process volumes=[]"
+            assert str(failed.value) == f"{names}: {why}"
+            assert failed.value.told
+            assert told.pop() == f'MountVolume.SetUp failed for volume "h" : {why}'
         await manager.set_up(_pod([{"name": "e", "emptyDir": {}}], uid="other"))
     finally:
         released.set()
+    await manager.set_up(_pod(volumes))
 
 
 @needs_root

@@ -89,6 +89,7 @@ class VolumeManager:
         self._persistent = persistent
         self._plugins: dict[str, dict[str, str]] = {}  # of the volumes that are set up, by UID of the pod
         self._wanted_since: dict[str, float] = {}
+        self._set_up_now: dict[str, str] = {}  # by UID of the pod: the volume that a thread is at
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
         self._metrics.count(lambda: [name for names in self._plugins.values() for name in names.values()])
 
@@ -116,8 +117,7 @@ class VolumeManager:
                     others.append(volume)
                 else:
                     plans[volume.name] = plan
-        with _deadline(self._timeout):
-            failed, kept = await self._set_up_own(pod, plans, node) if plans else ({}, {})
+        failed, kept = await self._set_up_own(pod, plans, node) if plans else ({}, {})
         self._measure(pod, {name: plan for name, plan in plans.items() if name not in failed}, began)
         for name, text in {**failed, **kept}.items():
             self._tell(pod, name, text)
@@ -182,10 +182,17 @@ class VolumeManager:
     async def _set_up_own(
         self, pod: v1.Pod, plans: Mapping[str, VolumePlan], node: NodeContext
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """The volumes that are the agent's own; as `_set_up_all`."""
-        files = await self._files(pod, plans, node)
-        there = frozenset(self._plugins.get(pod.metadata.uid, ()))
-        return await self._in_thread(pod.metadata.uid, lambda: self._set_up_all(pod, plans, files, there))
+        """The volumes that are the agent's own; as `_set_up_all`, or which one hangs. Raises VolumeError."""
+        uid = pod.metadata.uid
+        try:
+            with _deadline(self._timeout):
+                files = await self._files(pod, plans, node)
+                there = frozenset(self._plugins.get(uid, ()))
+                return await self._in_thread(uid, lambda: self._set_up_all(pod, plans, files, there))
+        except VolumeError as error:
+            if (name := self._set_up_now.get(uid)) is None:
+                raise
+            return {name: str(error)}, {}
 
     def _set_up_all(
         self,
@@ -202,6 +209,7 @@ class VolumeManager:
         kept: dict[str, str] = {}
         plugins = {volume.name: plugin_name(volume) for volume in used_volumes(pod)}
         for name, plan in plans.items():
+            self._set_up_now[pod.metadata.uid] = name
             try:
                 with ExitStack() as measured:
                     if name not in there or isinstance(plan, Projection):
@@ -210,6 +218,8 @@ class VolumeManager:
             except (OSError, VolumeError) as error:
                 was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
                 (kept if was_there else failed)[name] = error_words(error)
+            finally:
+                del self._set_up_now[pod.metadata.uid]
         return failed, kept
 
     def _set_up(
