@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.hung_filesystem import hung_filesystem, must_end
 from tests.stats.trees import V1_FILES, V2_FILES, hierarchies, write_cgroup, write_machine
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.machine import node_reader
@@ -336,6 +337,16 @@ def test_a_walk_goes_down_some_levels_and_leaves_nothing_open(
     with pytest.raises(disk.TooManyFiles):
         disk.tree_use(str(tmp_path), CLOCK, 100)
     assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_walk_asks_nothing_of_what_is_mounted_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    with hung_filesystem(tmp_path / "deep/away") as away:
+        use = must_end(lambda: disk.tree_use(str(tmp_path), CLOCK, 100), away)
+    assert use is not None
+    assert use.inodes == 3
 
 
 @pytest.mark.parametrize("path", ["/none/such", "/nul\0l", "/" + "x" * 5000])

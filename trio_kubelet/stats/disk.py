@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine.values import DiskUse
+from trio_kubelet.volumes.mount_points import enter
 
 _BLOCK = 512
 _PAUSE_EVERY = 5_000
@@ -93,41 +94,58 @@ def _walk(directory: str, device: int) -> Generator[os.stat_result | None, None,
     """Every name below, in no order; None for what vanishes meanwhile or is on another filesystem.
 
     Each directory is opened in the one above it and left before the next: no path is too long for that,
-    none is kept, and no link is followed that took a directory's place.
+    none is kept, and no link is followed that took a directory's place. Of what is mounted at one nothing is
+    asked: its server may be away.
     """
-    levels = [_entries(directory, None)]
+    levels: list[_Level] = []
     try:
+        with suppress(OSError):
+            levels.append(_Level(os.open(directory, _DIRECTORY)))
         while levels:
-            found = next(levels[-1], None)
-            if found is None:
-                levels.pop()
+            above = levels[-1]
+            entry = above.next()
+            if entry is None:
+                levels.pop().close()
                 continue
-            above, entry = found
             try:
-                status = entry.stat(follow_symlinks=False)
+                if not entry.is_dir(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    yield status if status.st_dev == device else None
+                    continue
+                below = _Level(enter(entry.name, _DIRECTORY | os.O_NOFOLLOW, above.descriptor))
             except OSError:
                 yield None
                 continue
+            if len(levels) == _DEEPEST:
+                below.close()
+                raise TooManyFiles(f"its directories are nested deeper than {_DEEPEST} levels")
+            levels.append(below)
+            status = os.fstat(below.descriptor)
             if status.st_dev != device:
-                yield None
-                continue
-            yield status
-            if stat.S_ISDIR(status.st_mode):
-                if len(levels) == _DEEPEST:
-                    raise TooManyFiles(f"its directories are nested deeper than {_DEEPEST} levels")
-                levels.append(_entries(entry.name, above))
+                levels.pop().close()
+            yield status if status.st_dev == device else None
     finally:
-        for level in reversed(levels):
+        for level in levels:
             level.close()
 
 
-def _entries(name: str, above: int | None) -> Generator[tuple[int, os.DirEntry[str]], None, None]:
-    """The descriptor of a directory with each of its entries, as far as it can be read."""
-    with suppress(OSError):
-        directory = os.open(name, _DIRECTORY if above is None else _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+class _Level:
+    """An open directory that is looked through."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         try:
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    yield directory, entry
-        finally:
-            os.close(directory)
+            self._found = os.scandir(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def next(self) -> os.DirEntry[str] | None:
+        """The next name as far as the directory can be read; None at the end."""
+        with suppress(OSError):
+            return next(self._found, None)
+        return None
+
+    def close(self) -> None:
+        self._found.close()
+        os.close(self.descriptor)
