@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import trio
 
 from tests.storage.drivers import DriverProcess
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
+from trio_kubelet.common.clock import Clock
+from trio_kubelet.machine.node_reader import filesystem_of
+from trio_kubelet.machine.values import Filesystem
 from trio_kubelet.storage import loop
 
 
@@ -71,6 +75,37 @@ async def test_a_driver_that_does_not_answer_is_left_alone_for_a_while(
             assert await world.room.usage.of(pod) == []
         assert driver.methods("begin").count("NodeGetVolumeStats") == 1
         driver.fail()
+        await world.tear_down(pod)
+
+
+async def test_a_server_that_does_not_answer_is_left_alone_for_a_while(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.storage.usage.DEADLINE", 0.3)
+    claims = Claims()
+    for name in ("away", "there"):
+        (place / name).mkdir()
+        claims.claim(name, {"local": {"path": str(place / name)}})
+    pod = pod_of("p", "away", "there")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+        answers, away = threading.Event(), str(world.path(pod, "away"))
+
+        def filesystem(path: str, clock: Clock) -> Filesystem | None:
+            if path == away:
+                answers.wait()
+            return filesystem_of(path, clock)
+
+        monkeypatch.setattr("trio_kubelet.storage.usage.filesystem_of", filesystem)
+        asked: list[str] = []
+        try:
+            with trio.fail_after(30):
+                for _ in range(3):
+                    uses = await world.room.usage.of(pod, lambda source, seconds: asked.append(source))
+                    assert [use.claim for use in uses] == ["there"]
+        finally:
+            answers.set()
+        assert len(asked) == 2 + 1 + 1
         await world.tear_down(pod)
 
 

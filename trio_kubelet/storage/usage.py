@@ -11,7 +11,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.lanes import METER
+from trio_kubelet.common.lanes import METER, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.machine.node_reader import filesystem_of
@@ -31,7 +31,9 @@ DEADLINE: Final = 10.0
 _UNMEASURED: Final = (HOST_PATH, FC)
 """Plugins whose filesystems the kubelet does not measure."""
 REST: Final = 300.0
-"""Seconds for which a driver that did not answer is not asked: others wait for their turn meanwhile."""
+"""Seconds for which a driver, or a server, that did not answer is not asked: others wait for their turn
+meanwhile.
+"""
 
 
 class VolumeUsage:
@@ -58,7 +60,7 @@ class VolumeUsage:
         self._clock = clock
         self._events = events
         self._health = health
-        self._resting: dict[str, float] = {}  # drivers, and until when
+        self._resting: dict[str, float] = {}  # drivers, and volumes without one, and until when
 
     async def of(
         self, pod: v1.Pod, took: Callable[[str, float], None] = lambda source, seconds: None
@@ -71,18 +73,23 @@ class VolumeUsage:
         for outer, wanted in self._desired.pods.get(uid, {}).items():
             if unmounted(self._desired, self._actual, uid, [outer]):
                 continue
-            use, driver, source = None, wanted.spec.driver, _source(wanted.spec)
+            use, hangs, source = None, True, _source(wanted.spec)
+            asked = wanted.spec.driver or wanted.spec.unique_name
             began = trio.current_time()
-            if not source or (driver and self._resting.get(driver, 0) > began):
+            if not source or self._resting.get(asked, 0) > began:
                 continue
-            with trio.move_on_after(DEADLINE) as limit:
+            with trio.move_on_after(DEADLINE):
                 try:
                     use = await self._measure(wanted, pod)
+                    hangs = False
                 except (GrpcError, OperationError, OSError) as error:
+                    hangs = isinstance(error, WorkHangs)
                     log.v(2).info("Volume cannot be measured", pod=pod, volume=outer, err=error)
-            took(source, trio.current_time() - began)
-            if limit.cancelled_caught:
-                self._resting[driver] = trio.current_time() + REST
+            now = trio.current_time()
+            took(source, now - began)
+            if hangs:
+                self._resting = {each: until for each, until in self._resting.items() if until > now}
+                self._resting[asked] = now + REST
             if use is not None:
                 found.append(use)
         return found
