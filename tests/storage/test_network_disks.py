@@ -35,6 +35,7 @@ from trio_kubelet.storage.ownership import VolumeOwnership
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.world import PodMount
+from trio_kubelet.volumes.linux import mount_tmpfs
 
 GOLDEN: dict[str, Any] = msgspec.json.decode(
     (Path(__file__).parents[1] / "golden" / "iscsi-commands.json").read_bytes()
@@ -285,6 +286,20 @@ async def test_an_iscsi_disk_as_a_device_and_what_is_read_back_of_it(
     block_map.unmap_device(shared, pod_map, "pv", "uid-p")
     await volumes.tear_down_device(spec)
     assert list((place / "root/plugins/kubernetes.io/iscsi/volumeDevices/iface-default").iterdir()) == []
+
+
+def test_a_disk_does_not_say_itself_whose_it_is(place: Path, machine: Machine) -> None:
+    """What is in it is the pods' to write."""
+    spec, disks = iscsi_spec(), ISCSIDisks(objects=None, tool=machine.tool, scsi=machine.scsi)
+    target = iscsi_plan.target_of(spec)
+    directory = place / "plugin" / disks.directory(spec)
+    directory.mkdir(parents=True)
+    (directory / "iscsi.json").write_bytes(iscsi_plan.saved(target))
+    mount_tmpfs(str(directory), 1 << 20)
+    other = msgspec.structs.replace(target, iqn="iqn.2001-04.com.example:another")
+    (directory / "iscsi.json").write_bytes(iscsi_plan.saved(other))
+    [(_, found)] = disks.read_back(str(place / "plugin"), False)
+    assert iscsi_plan.target_of(found).iqn == IQN
 
 
 @pytest.mark.parametrize("lun", ["", "one", "9" * 5000])

@@ -22,6 +22,7 @@ from trio_kubelet.storage.specs import ISCSI, Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.volumes.files import entries, make_dirs
 from trio_kubelet.volumes.linux import mount_at
+from trio_kubelet.volumes.mount_points import is_mount_point
 
 log = get_logger(__name__)
 
@@ -91,7 +92,9 @@ class ISCSIDisks:
         for iface in entries(directory):
             for name in entries(f"{directory}/{iface}") if iface.startswith("iface-") else ():
                 path = f"{directory}/{iface}/{name}"
-                target = _load(path) or plan.target_of_directory(iface, name)
+                # What is mounted there hides the file. One in it is the pods', and its server may be away.
+                saved = None if is_mount_point(path) else _load(path)
+                target = saved or plan.target_of_directory(iface, name)
                 if target is not None:
                     yield path, _found(target, block=block)
 
