@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 
+from tests.hung_filesystem import hung_filesystem, must_end
 from tests.shapes import SHAPES
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, Claims, pod_of, running_world
@@ -15,7 +17,9 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.mountinfo import mounts
 from trio_kubelet.storage.csi.mounts import CSIMounts
+from trio_kubelet.storage.metrics import ReadBackMetrics
 from trio_kubelet.storage.names import csi_global_mount, csi_pod_mount
+from trio_kubelet.storage.reconstruct import read_back
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.volumes.errors import VolumeError
@@ -207,6 +211,14 @@ async def test_a_missing_data_file_is_not_tried_for_ever(place: Path, driver: Dr
         counted = ("reconstruct_volume", "force_cleaned_failed_volume")
         assert [world.metrics.get_sample_value(f"{name}_operations_total") for name in counted] == [1, 1]
         assert world.metrics.get_sample_value("reconstruct_volume_operations_errors_total") == 1
+
+
+def test_volumes_whose_server_is_away_do_not_hold_up_the_start(place: Path) -> None:
+    at = place / "root/pods/uid-x/volumes/kubernetes.io~csi/pv-x/mount"
+    with hung_filesystem(at) as away:
+        metrics = ReadBackMetrics(CollectorRegistry())
+        found = must_end(lambda: read_back(str(place / "root"), metrics), away)
+    assert found.lost == {"uid-x": [str(at)]}
 
 
 async def test_a_pod_whose_volume_has_lost_its_data_file_keeps_it(place: Path, driver: DriverProcess) -> None:

@@ -35,7 +35,7 @@ from trio_kubelet.storage.names import (
 from trio_kubelet.storage.specs import CSI, Spec
 from trio_kubelet.storage.world import Actual, MountState, NodeMount, PodMount, Volume
 from trio_kubelet.volumes.files import entries
-from trio_kubelet.volumes.linux import mount_at, unmount
+from trio_kubelet.volumes.linux import mount_at, real_path, unmount
 
 log = get_logger(__name__)
 
@@ -62,7 +62,7 @@ def read_back(root_dir: str, metrics: ReadBackMetrics, others: Iterable[OTHERS] 
     for uid, directory in _pod_volumes(root_dir):
         if (data := _data(directory)) is not None:
             _mount(actual, _published(uid, directory, data), uid)
-        elif (target := os.path.realpath(f"{directory}/mount")) in table:
+        elif (target := real_path(f"{directory}/mount")) in table:
             log.warning("A volume has no data file, and stays mounted for its pod", podUID=uid, path=target)
             lost.setdefault(uid, []).append(target)
         else:

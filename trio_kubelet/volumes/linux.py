@@ -91,9 +91,15 @@ def make_rshared(path: str) -> None:
 
 def mount_at(path: str) -> Mount | None:
     """The topmost mount exactly at `path` (not followed if it is a link), None if there is none."""
+    return mount_point(real_path(path))
+
+
+def real_path(path: str) -> str:
+    """A path as the list of mounts has it. What is mounted there is not asked anything: its server may be
+    away.
+    """
     parent, name = os.path.split(path)
-    real = os.path.join(os.path.realpath(parent), name)
-    return mount_point(real)
+    return os.path.join(os.path.realpath(parent), name)
 
 
 def has_own_filesystem(path: str) -> bool:
@@ -111,8 +117,7 @@ def has_own_filesystem(path: str) -> bool:
 
 def mounts_below(directory: str) -> list[Mount]:
     """Mounts at or below a directory, the last made first: the order to unmount them in."""
-    parent, name = os.path.split(directory.rstrip("/"))
-    real = os.path.join(os.path.realpath(parent), name)
+    real = real_path(directory.rstrip("/"))
     return mounts_from(real)[::-1]
 
 

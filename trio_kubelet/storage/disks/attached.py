@@ -19,7 +19,7 @@ from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.storage.world import PodMount
 from trio_kubelet.volumes.files import entries, make_dirs, remove_tree
-from trio_kubelet.volumes.linux import mount_at
+from trio_kubelet.volumes.linux import mount_at, real_path
 
 
 class AttachedDisks:
@@ -99,12 +99,12 @@ class AttachedDisks:
         by_device: dict[str, Spec] = {}
         for path, spec in self._disks.read_back(plugin_dir(root_dir, plugin), False):
             yield spec, ""
-            if device := at.get(os.path.realpath(path)):
+            if device := at.get(real_path(path)):
                 by_device[device] = spec
         for uid in entries(all_pods(root_dir)):
             volumes = f"{all_pods(root_dir)}/{uid}/volumes/{escape(plugin)}"
             for name in entries(volumes):
-                found = by_device.get(at.get(os.path.realpath(f"{volumes}/{name}"), ""))
+                found = by_device.get(at.get(real_path(f"{volumes}/{name}"), ""))
                 if found is not None:
                     yield msgspec.structs.replace(found, name=name), uid
         for path, spec in self._disks.read_back(block_root(root_dir, plugin), True):
