@@ -138,7 +138,7 @@ def volume_of(**source: Any) -> v1.PersistentVolume:
 async def test_iscsi_asks_what_the_kubelet_asks(case: dict[str, Any], machine: Machine, place: Path) -> None:
     spec = persistent_spec("uid", volume_of(iscsi=case["source"]), read_only=False)
     target = iscsi_plan.target_of(spec)
-    assert spec.unique_name == f"kubernetes.io/iscsi/{case['uniqueName']}"
+    assert spec.reported_name == f"kubernetes.io/iscsi/{case['uniqueName']}"
     assert iscsi_plan.directory(target) == case["directory"]
     assert msgspec.json.decode(iscsi_plan.saved(target)) == case["saved"]
     assert iscsi_plan.load(msgspec.json.encode(case["saved"])) == target
@@ -216,6 +216,7 @@ async def test_an_iscsi_disk_from_the_login_to_the_logout(place: Path, machine: 
         (f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3", ""),
         (f"kubernetes.io/iscsi/10.0.0.1:3260:{IQN}:3", "uid-p"),
     ]
+    assert next(iter(found))[0] == spec.unique_name
     await volumes.tear_down(PodMount(uid="uid-p", spec=spec))
     machine.calls.clear()
     await volumes.unmount_device(spec)
@@ -266,6 +267,47 @@ async def test_a_disk_that_could_not_be_mounted_is_logged_out_of_when_its_pod_go
             pass
         assert world.reasons("FailedMount")[0].endswith("wrong fs type")
         await world.tear_down(pod)
+        await world.until(lambda: any("--logout" in call for call in machine.calls))
+        await world.until(lambda: not world.left() and not world.room.volumes.in_use())
+
+
+@pytest.mark.parametrize("portal", ["10.0.0.1", "10.0.0.1:3260"])
+async def test_a_disk_is_the_same_after_a_restart_whether_its_portal_has_a_port_or_not(
+    place: Path,
+    driver: DriverProcess,
+    machine: Machine,
+    disk: str,
+    monkeypatch: pytest.MonkeyPatch,
+    portal: str,
+) -> None:
+    """It was taken for two, and the end of a pod from before the restart took it from those after that."""
+
+    async def tool(command: Sequence[str]) -> tuple[int, str]:
+        return await (machine.tool if command[0] == "iscsiadm" else run_tool)(command)
+
+    monkeypatch.setattr("trio_kubelet.storage.disks.format.run_tool", tool)
+    monkeypatch.setattr("trio_kubelet.storage.disks.scsi.SCSI", lambda: machine.scsi)
+    machine.login = {"10.0.0.1:3260": 7}
+    machine.block(Path(disk).name)
+    claims = Claims()
+    source = {"targetPortal": portal, "iqn": IQN, "lun": 3, "fsType": "ext4"}
+    claims.claim("c", {"iscsi": source}, modes=("ReadWriteMany",))
+    first, second = pod_of("first", "c"), pod_of("second", "c")
+    name = f"kubernetes.io/iscsi/{portal}:{IQN}:3"
+    attached = ReportedVolumes(frozenset({name}), {name: ""})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        world.view = attached
+        assert not (await world.set_up(first)).unmounted
+    async with running_world(place, claims=claims, driver=driver) as world:
+        world.view = attached
+        for pod in (first, second):
+            assert not (await world.set_up(pod)).unmounted
+        assert world.room.volumes.in_use() == [name]
+        await world.tear_down(first)
+        await trio.sleep(0.5)
+        assert not any("--logout" in call for call in machine.calls)
+        assert [path for path in mounted_below(place / "root") if "iface-default" in path]
+        await world.tear_down(second)
         await world.until(lambda: any("--logout" in call for call in machine.calls))
         await world.until(lambda: not world.left() and not world.room.volumes.in_use())
 

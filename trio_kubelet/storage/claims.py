@@ -13,7 +13,14 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.containers import containers_with_path
 from trio_kubelet.podinfo.amounts import amount, whole
 from trio_kubelet.storage.migration import migrated_persistent, migrated_volume
-from trio_kubelet.storage.names import csi_name, fc_name, inline_handle, unique_name, unique_pod_name
+from trio_kubelet.storage.names import (
+    csi_name,
+    fc_name,
+    inline_handle,
+    unique_name,
+    unique_pod_name,
+    with_port,
+)
 from trio_kubelet.storage.specs import (
     BLOCK,
     CSI,
@@ -104,6 +111,7 @@ def persistent_spec(uid: str, found: v1.PersistentVolume, read_only: bool) -> Sp
     named = unique_name(plugin, _own_name(source) or name) if device else unique_pod_name(plugin, uid, name)
     return Spec(
         unique_name=named,
+        api_name=_api_name(source),
         name=name,
         plugin=plugin,
         source=source,
@@ -168,6 +176,7 @@ def _attached_disk(
     plugin = ISCSI if isinstance(source, v1.ISCSIPersistentVolumeSource) else FC
     return Spec(
         unique_name=unique_name(plugin, _own_name(source)),
+        api_name=_api_name(source),
         name=volume.name,
         plugin=plugin,
         source=source,
@@ -194,8 +203,15 @@ def _own_name(source: Source) -> str:
     if isinstance(source, v1.CSIPersistentVolumeSource):
         return csi_name(source.driver, source.volume_handle)
     if isinstance(source, v1.ISCSIPersistentVolumeSource):
-        return f"{source.target_portal}:{source.iqn}:{source.lun}"
+        return f"{with_port(source.target_portal)}:{source.iqn}:{source.lun}"
     return fc_name(source) if isinstance(source, v1.FCVolumeSource) else ""
+
+
+def _api_name(source: Source) -> str:
+    """What the API calls it, where its author decides about that."""
+    if isinstance(source, v1.ISCSIPersistentVolumeSource):
+        return unique_name(ISCSI, f"{source.target_portal}:{source.iqn}:{source.lun}")
+    return ""
 
 
 def _persistent_source(found: v1.PersistentVolume) -> tuple[str, str, bool, Source]:

@@ -45,7 +45,7 @@ from trio_kubelet.storage.world import (
     Desired,
     MountState,
     WantedVolume,
-    is_in_use,
+    in_use_as,
     volumes_in_use,
     with_mount,
 )
@@ -114,7 +114,8 @@ class PersistentVolumes:
         self._news: dict[str, trio.Event] = {}  # by UID of the pod: something of its volumes has changed
         self._resolved_at: dict[str, float] = {}
         metrics.count(self._mounted_plugins, self._wanted_plugins)
-        self._in_use: set[str] = set()  # as far as those who look at the Node were told
+        # What volumes are called that are in use, as far as those who look at the Node were told.
+        self._in_use: dict[str, frozenset[str]] = {}
         self._withdrawn: set[str] = set()  # the Node's status calls them in use, the next one will not
         self.in_use_changed: Listeners[[]] = Listeners()
 
@@ -348,10 +349,13 @@ class PersistentVolumes:
 
     def _tell_in_use(self, names: Iterable[str]) -> None:
         """Of these volumes something has changed: some may be in use now, or no longer."""
-        in_use = {name for name in names if is_in_use(self._desired, self._actual, name)}
-        before = self._in_use
-        self._in_use = (before - set(names)) | in_use
-        if self._in_use != before:
+        changed = False
+        for name in names:
+            before, now = self._in_use.pop(name, None), in_use_as(self._desired, self._actual, name)
+            if now:
+                self._in_use[name] = now
+            changed |= (before or frozenset()) != now
+        if changed:
             self.in_use_changed.tell()
 
     # What pods want

@@ -11,6 +11,7 @@ from trio_kubelet.storage.specs import CSI
 
 DATA_FILE: Final = "vol_data.json"
 _GLOBAL: Final = "globalmount"
+_ISCSI_PORT: Final = "3260"
 
 
 def escape(qualified: str) -> str:
@@ -31,6 +32,11 @@ def unique_pod_name(plugin: str, uid: str, name: str) -> str:
 def csi_name(driver: str, handle: str) -> str:
     """The name of a CSI volume among those of its plugin."""
     return f"{driver}^{handle}"
+
+
+def with_port(portal: str) -> str:
+    """A portal of an iSCSI target with its port."""
+    return portal if ":" in portal else f"{portal}:{_ISCSI_PORT}"
 
 
 def fc_name(source: v1.FCVolumeSource) -> str:

@@ -47,14 +47,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """A volume as it is to be mounted.
 
     `unique_name` names it on this node: plugins that mount once for all pods (`device`) or need attaching
-    name it by what it is, others by pod and volume. `name` is that of the persistent volume, or of the pod's
-    own volume. `driver` names the CSI or FlexVolume driver, "" for other plugins; `handle` is what the
-    driver, or the plugin, knows the volume by. Sizes in bytes: `capacity` is the persistent volume's,
+    name it by what it is, others by pod and volume. `api_name` is what the API calls it, where its author may
+    call it so or so: an iSCSI portal with its port or without. `name` is that of the persistent volume, or of
+    the pod's own volume. `driver` names the CSI or FlexVolume driver, "" for other plugins; `handle` is what
+    the driver, or the plugin, knows the volume by. Sizes in bytes: `capacity` is the persistent volume's,
     `claim_size` what the claim's status says. `options` are mount options, `gid` the group its files belong
     to ("" for none).
     """
 
     unique_name: str
+    api_name: str = ""
     name: str
     plugin: str
     source: Source
@@ -76,6 +78,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     migrated: bool = False  # it is described by a type that its CSI driver has replaced
     capacity: int = 0
     claim_size: int = 0
+
+    @property
+    def reported_name(self) -> str:
+        """The volume as the Node's status names it."""
+        return self.api_name or self.unique_name
 
     @property
     def single_pod(self) -> bool:

@@ -65,7 +65,7 @@ def is_attached(spec: Spec, volume: Volume | None, node: ReportedVolumes) -> boo
     if not spec.attachable:
         return True
     if node.controller:
-        return spec.unique_name in node.in_use and spec.unique_name in node.attached
+        return spec.reported_name in node.in_use and spec.reported_name in node.attached
     return volume is not None and volume.attached
 
 
@@ -129,10 +129,18 @@ def unmounted(desired: Desired, actual: Actual, uid: str, expected: Collection[s
 def unattached(desired: Desired, actual: Actual, node: ReportedVolumes, uid: str) -> list[str]:
     """The pod's volumes that are not attached to the node."""
     wanted = desired.pods.get(uid, {})
-    there = node.attached if node.controller else {name for name, each in actual.items() if each.attached}
     return sorted(
-        outer for outer, each in wanted.items() if each.spec.attachable and each.spec.unique_name not in there
+        outer
+        for outer, each in wanted.items()
+        if each.spec.attachable and not _is_there(each.spec, actual, node)
     )
+
+
+def _is_there(spec: Spec, actual: Actual, node: ReportedVolumes) -> bool:
+    if node.controller:
+        return spec.reported_name in node.attached
+    volume = actual.get(spec.unique_name)
+    return volume is not None and volume.attached
 
 
 def held(actual: Actual, uid: str) -> list[str]:

@@ -153,14 +153,15 @@ def mounted_for_another(actual: Actual, name: str, uid: str) -> bool:
     )
 
 
-def is_in_use(desired: Desired, actual: Actual, name: str) -> bool:
-    """Whether the Node's status has to name the volume."""
-    volume = actual.get(name)
-    if volume is not None and volume.spec.attachable:
-        return True
-    return any(each.spec.attachable for each in desired.volumes.get(name, {}).values())
+def in_use_as(desired: Desired, actual: Actual, name: str) -> frozenset[str]:
+    """What the Node's status has to call the volume; nothing if it need not name it."""
+    specs = [each.spec for each in desired.volumes.get(name, {}).values()]
+    if (volume := actual.get(name)) is not None:
+        specs.append(volume.spec)
+    return frozenset(spec.reported_name for spec in specs if spec.attachable)
 
 
 def volumes_in_use(desired: Desired, actual: Actual) -> list[str]:
     """What the Node's status has to name: it must not be detached (kubelet: `GetVolumesInUse`)."""
-    return sorted(name for name in {*desired.volumes, *actual} if is_in_use(desired, actual, name))
+    names = (in_use_as(desired, actual, name) for name in {*desired.volumes, *actual})
+    return sorted(frozenset().union(*names))

@@ -16,10 +16,10 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.names import with_port
 from trio_kubelet.storage.specs import Spec
 
 TOOL: Final = "iscsiadm"
-PORT: Final = "3260"
 FILE: Final = "iscsi.json"
 _DISCOVERY: Final = "discovery.sendtargets.auth"
 _SESSION: Final = "node.session.auth"
@@ -70,9 +70,7 @@ def target_of(spec: Spec) -> Target:
     """The target of a volume. Raises OperationError for names that would lead out of a directory."""
     source = spec.source
     assert isinstance(source, v1.ISCSIPersistentVolumeSource)
-    portals = tuple(
-        text if ":" in text else f"{text}:{PORT}" for text in (source.target_portal, *(source.portals or ()))
-    )
+    portals = tuple(with_port(text) for text in (source.target_portal, *(source.portals or ())))
     initiator, own = source.initiator_name or "", source.iscsi_interface or "default"
     made = f"{portals[0]}:{spec.name}" if initiator else own
     for text in (*portals, source.iqn, own):
