@@ -50,6 +50,7 @@ async def test_the_pod_stays_on_the_server_until_nothing_of_it_is_left(
         await cluster.until(lambda: uid not in node.runtime.alive())
         await trio.sleep(120)
         assert not cluster.requests("DELETE", "web")
+        assert ("FailedUnmount" in node.events.reasons(uid)) == (left == "volumes")
         busy.clear()
         await cluster.until(lambda: cluster.shown("web") is None, 30)
     cluster.check()

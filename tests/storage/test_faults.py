@@ -302,7 +302,7 @@ async def test_an_unbound_claim_is_told_at_once(place: Path, driver: DriverProce
         }
 
 
-async def test_the_end_of_a_pod_says_which_volumes_hold_it_up(
+async def test_the_end_of_a_pod_says_which_volumes_hold_it_up_and_why(
     place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trio_kubelet.storage.manager.PATIENCE", 0.5)
@@ -313,7 +313,9 @@ async def test_the_end_of_a_pod_says_which_volumes_hold_it_up(
         with pytest.raises(VolumeError) as error:
             await world.tear_down(pod)
         assert str(error.value) == (
-            f"mounted volumes=[kubernetes.io/csi/{DRIVER}^c]: context deadline exceeded"
+            f"mounted volumes=[kubernetes.io/csi/{DRIVER}^c]: "
+            'UnmountVolume.TearDown failed for volume "pv-c" : '
+            "kubernetes.io/csi: Unmounter.TearDownAt failed: rpc error: code = Internal desc = told to fail"
         )
         driver.fail()
         await world.tear_down(pod)

@@ -299,8 +299,12 @@ class Syncer:
         self._say(pod, status, terminal=True)
         try:
             await self._volumes.tear_down(uid)
+        except VolumeError as exc:
+            self._recorder.record(pod, "Warning", "FailedUnmount", f"Unable to unmount volumes: {exc}")
+            return SyncReport(error=str(exc))
+        try:
             await self._cgroups.remove(uid)
-        except (VolumeError, CgroupError) as exc:
+        except CgroupError as exc:
             return SyncReport(error=str(exc))
         self._reasons.forget(uid)
         self._said.pop(uid, None)

@@ -61,6 +61,7 @@ FRESH: Final = 30.0
 """Seconds for which what claims said of mounted volumes is good, where pods are not synced more often."""
 _DIGITS: Final = 20  # more than a number of 64 bits has
 _FOR_PODS: Final = (OperationKind.MOUNT, OperationKind.MAP)
+_FROM_PODS: Final = (OperationKind.UNMOUNT, OperationKind.UNMAP)
 _DEFECTS: Final = {
     OperationKind.ATTACH: FAILED_ATTACH,
     OperationKind.MOUNT: FAILED_MOUNT,
@@ -112,6 +113,7 @@ class PersistentVolumes:
         self._waiting: dict[str, float] = {}  # volumes in a pause, and until when
         self._wake = trio.Event()
         self._news: dict[str, trio.Event] = {}  # by UID of the pod: something of its volumes has changed
+        self._still_mounted: dict[tuple[str, str], str] = {}  # why, by volume and UID of the pod
         self._resolved_at: dict[str, float] = {}
         metrics.count(self._mounted_plugins, self._wanted_plugins)
         # What volumes are called that are in use, as far as those who look at the Node were told.
@@ -164,7 +166,9 @@ class PersistentVolumes:
             while held(self._actual, uid):
                 await self._news.setdefault(uid, trio.Event()).wait()
         if left := held(self._actual, uid):
-            raise VolumeError(f"mounted volumes=[{' '.join(left)}]: context deadline exceeded")
+            causes = [cause for name in left if (cause := self._still_mounted.get((name, uid)))]
+            why = "; ".join(causes) or "context deadline exceeded"
+            raise VolumeError(f"mounted volumes=[{' '.join(left)}]: {why}")
         for target in self._lost.get(uid, ()):
             try:
                 await in_thread(target, self._take_away, target)
@@ -297,6 +301,8 @@ class PersistentVolumes:
                 with self._metrics.timed(step.kind, spec.metrics_plugin, spec.migrated):
                     await self._operations.run(step)
             self._back_off.succeeded(_key(step))
+            if step.kind in _FROM_PODS:
+                self._still_mounted.pop(_key(step), None)
             wanted = self._desired.find(step.uid, step.name)
             if wanted is not None and step.kind is OperationKind.MOUNT and not again:
                 self._metrics.mounted(wanted.spec.metrics_plugin, trio.current_time() - wanted.since)
@@ -322,6 +328,8 @@ class PersistentVolumes:
             durationBeforeRetry=pause,
             err=error,
         )
+        if step.kind in _FROM_PODS:
+            self._still_mounted[_key(step)] = error_words(error)
         wanted = self._desired.find(step.uid, step.name)
         if reason and wanted is not None:
             self._events.record(wanted.pod, "Warning", reason, error_words(error))
