@@ -9,107 +9,94 @@ static bool equals(tk_text text, const char *literal, size_t size)
 
 #define EQUALS(text, literal) equals(text, literal, sizeof(literal) - 1)
 
-static tk_reader part(const tk_reader *r, tk_text text)
-{
-    return (tk_reader){.start = r->start, .pos = text.data, .end = text.data + text.size};
-}
+/* Reads one field of a message `into` what the message is read into. */
+typedef tk_code read_field(tk_reader *r, tk_tag tag, void *into);
 
-/* Ends reading a part: its fault is the whole's fault. */
-static tk_code leave(tk_reader *whole, const tk_reader *inner, tk_code code)
+/* Reads a message that is a field of another one: its fault is the whole's fault. */
+static tk_code read_message(tk_reader *whole, read_field *field, void *into)
 {
+    tk_text text;
+    tk_code code = tk_read_bytes(whole, &text);
     if (code)
-        whole->fault = inner->fault;
+        return code;
+    tk_reader r = {.start = whole->start, .pos = text.data, .end = text.data + text.size};
+    while (code == TK_OK && r.pos < r.end) {
+        tk_tag tag;
+        if ((code = tk_read_tag(&r, &tag)) == TK_OK)
+            code = field(&r, tag, into);
+    }
+    if (code)
+        whole->fault = r.fault;
     return code;
 }
 
-static tk_code read_map_entry(tk_reader *r, tk_text *key, tk_text *value)
+typedef struct {
+    tk_text key;
+    tk_text value;
+} map_entry;
+
+static tk_code read_map_field(tk_reader *r, tk_tag tag, void *into)
 {
-    tk_text text;
-    tk_code code = tk_read_bytes(r, &text);
-    if (code)
-        return code;
-    tk_reader in = part(r, text);
-    *key = *value = (tk_text){.data = text.data, .size = 0};
-    while (code == TK_OK && in.pos < in.end) {
-        tk_tag tag;
-        if ((code = tk_read_tag(&in, &tag)) != TK_OK)
-            break;
-        if (tag.type == TK_LENGTH && tag.number == 1)
-            code = tk_read_text(&in, key);
-        else if (tag.type == TK_LENGTH && tag.number == 2)
-            code = tk_read_text(&in, value);
-        else
-            code = tk_skip(&in, tag);
-    }
-    return leave(r, &in, code);
+    map_entry *e = into;
+    if (tag.type == TK_LENGTH && tag.number == 1)
+        return tk_read_text(r, &e->key);
+    if (tag.type == TK_LENGTH && tag.number == 2)
+        return tk_read_text(r, &e->value);
+    return tk_skip(r, tag);
 }
 
-static tk_code read_container_metadata(tk_reader *r, tk_details *d)
+static tk_code read_map_entry(tk_reader *r, map_entry *e)
 {
-    tk_text text;
-    tk_code code = tk_read_bytes(r, &text);
-    if (code)
-        return code;
-    tk_reader in = part(r, text);
-    while (code == TK_OK && in.pos < in.end) {
-        tk_tag tag;
-        if ((code = tk_read_tag(&in, &tag)) != TK_OK)
-            break;
-        if (tag.type == TK_LENGTH && tag.number == 1)
-            code = tk_read_text(&in, &d->name);
-        else
-            code = tk_skip(&in, tag);
-    }
-    return leave(r, &in, code);
+    *e = (map_entry){.key = {.data = r->pos}, .value = {.data = r->pos}};
+    return read_message(r, read_map_field, e);
+}
+
+static tk_code read_container_metadata_field(tk_reader *r, tk_tag tag, void *into)
+{
+    tk_details *d = into;
+    if (tag.type == TK_LENGTH && tag.number == 1)
+        return tk_read_text(r, &d->name);
+    return tk_skip(r, tag);
 }
 
 /* ImageSpec: image, annotations, user_specified_image, runtime_handler, image_ref. */
-static tk_code read_image(tk_reader *r, tk_details *d)
+static tk_code read_image_field(tk_reader *r, tk_tag tag, void *into)
 {
-    tk_text text, ignored, value;
-    tk_code code = tk_read_bytes(r, &text);
-    if (code)
-        return code;
-    tk_reader in = part(r, text);
-    while (code == TK_OK && in.pos < in.end) {
-        tk_tag tag;
-        if ((code = tk_read_tag(&in, &tag)) != TK_OK)
-            break;
-        if (tag.type != TK_LENGTH)
-            code = tk_skip(&in, tag);
-        else if (tag.number == 1)
-            code = tk_read_text(&in, &d->image);
-        else if (tag.number == 2)
-            code = read_map_entry(&in, &ignored, &value);
-        else if (tag.number >= 18 && tag.number <= 20)
-            code = tk_read_text(&in, &ignored);
-        else
-            code = tk_skip(&in, tag);
-    }
-    return leave(r, &in, code);
+    tk_details *d = into;
+    tk_text ignored;
+    map_entry annotation;
+    if (tag.type != TK_LENGTH)
+        return tk_skip(r, tag);
+    if (tag.number == 1)
+        return tk_read_text(r, &d->image);
+    if (tag.number == 2)
+        return read_map_entry(r, &annotation);
+    if (tag.number >= 18 && tag.number <= 20)
+        return tk_read_text(r, &ignored);
+    return tk_skip(r, tag);
 }
 
 static tk_code read_label(tk_reader *r, tk_entry *e, tk_details *d)
 {
-    tk_text key, value;
-    tk_code code = read_map_entry(r, &key, &value);
+    map_entry label;
+    tk_code code = read_map_entry(r, &label);
     if (code)
         return code;
-    if (EQUALS(key, "io.kubernetes.pod.uid"))
-        e->uid = value;
-    else if (EQUALS(key, "io.kubernetes.pod.name"))
-        d->pod_name = value;
-    else if (EQUALS(key, "io.kubernetes.pod.namespace"))
-        d->pod_namespace = value;
+    if (EQUALS(label.key, "io.kubernetes.pod.uid"))
+        e->uid = label.value;
+    else if (EQUALS(label.key, "io.kubernetes.pod.name"))
+        d->pod_name = label.value;
+    else if (EQUALS(label.key, "io.kubernetes.pod.namespace"))
+        d->pod_namespace = label.value;
     return TK_OK;
 }
 
 static tk_code read_annotation(tk_reader *r, tk_details *d)
 {
-    tk_text key, value;
-    tk_code code = read_map_entry(r, &key, &value);
-    if (code == TK_OK && EQUALS(key, "io.kubernetes.container.hash"))
-        d->hash = value;
+    map_entry annotation;
+    tk_code code = read_map_entry(r, &annotation);
+    if (code == TK_OK && EQUALS(annotation.key, "io.kubernetes.container.hash"))
+        d->hash = annotation.value;
     return code;
 }
 
@@ -139,10 +126,10 @@ static tk_code read_container_field(tk_reader *r, tk_tag tag, tk_entry *e, tk_de
         return tk_read_text(r, &d->sandbox_id);
     case 3:
         e->has_metadata = true;
-        return read_container_metadata(r, d);
+        return read_message(r, read_container_metadata_field, d);
     case 4:
         e->has_image = true;
-        return read_image(r, d);
+        return read_message(r, read_image_field, d);
     case 5:
         return tk_read_text(r, &d->image_ref);
     case 8:
@@ -156,35 +143,33 @@ static tk_code read_container_field(tk_reader *r, tk_tag tag, tk_entry *e, tk_de
     }
 }
 
-static tk_code read_sandbox_metadata(tk_reader *r, tk_entry *e, tk_details *d)
+typedef struct {
+    tk_entry *entry;
+    tk_details *details;
+} sandbox;
+
+static tk_code read_sandbox_metadata_field(tk_reader *r, tk_tag tag, void *into)
 {
-    tk_text text;
-    tk_code code = tk_read_bytes(r, &text);
-    if (code)
-        return code;
-    tk_reader in = part(r, text);
-    while (code == TK_OK && in.pos < in.end) {
-        tk_tag tag;
-        uint64_t attempt;
-        if ((code = tk_read_tag(&in, &tag)) != TK_OK)
-            break;
-        if (tag.type == TK_LENGTH && tag.number == 1)
-            code = tk_read_text(&in, &d->pod_name);
-        else if (tag.type == TK_LENGTH && tag.number == 2)
-            code = tk_read_text(&in, &e->uid);
-        else if (tag.type == TK_LENGTH && tag.number == 3)
-            code = tk_read_text(&in, &d->pod_namespace);
-        else if (tag.type != TK_VARINT || tag.number != 4)
-            code = tk_skip(&in, tag);
-        else if ((code = tk_read_varint(&in, &attempt)) == TK_OK)
-            e->attempt = (uint32_t)attempt;
-    }
-    return leave(r, &in, code);
+    const sandbox *s = into;
+    uint64_t attempt;
+    if (tag.type == TK_LENGTH && tag.number == 1)
+        return tk_read_text(r, &s->details->pod_name);
+    if (tag.type == TK_LENGTH && tag.number == 2)
+        return tk_read_text(r, &s->entry->uid);
+    if (tag.type == TK_LENGTH && tag.number == 3)
+        return tk_read_text(r, &s->details->pod_namespace);
+    if (tag.type != TK_VARINT || tag.number != 4)
+        return tk_skip(r, tag);
+    tk_code code = tk_read_varint(r, &attempt);
+    if (code == TK_OK)
+        s->entry->attempt = (uint32_t)attempt;
+    return code;
 }
 
 static tk_code read_sandbox_field(tk_reader *r, tk_tag tag, tk_entry *e, tk_details *d)
 {
-    tk_text ignored, value;
+    tk_text ignored;
+    map_entry each;
     if (tag.type == TK_VARINT && (tag.number == 3 || tag.number == 4))
         return read_varint_field(r, tag.number, e, 3);
     if (tag.type != TK_LENGTH)
@@ -194,10 +179,10 @@ static tk_code read_sandbox_field(tk_reader *r, tk_tag tag, tk_entry *e, tk_deta
         return tk_read_text(r, &e->id);
     case 2:
         e->has_metadata = true;
-        return read_sandbox_metadata(r, e, d);
+        return read_message(r, read_sandbox_metadata_field, &(sandbox){.entry = e, .details = d});
     case 5:
     case 6:
-        return read_map_entry(r, &ignored, &value);
+        return read_map_entry(r, &each);
     case 7:
         return tk_read_text(r, &ignored);
     default:
