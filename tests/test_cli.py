@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,29 @@ def test_what_is_closed_is_nobodys(closed: str) -> None:
         ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, files], cwd=ROOT, check=False
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("module", ["trio_kubelet.cli", "trio_kubelet.commands.get"])
+def test_ctrl_c_while_modules_are_loaded_ends_it_as_it_ends_others(module: str) -> None:
+    code = """
+        import os, signal, sys
+        module = sys.argv.pop(1)
+        class Interrupted:
+            def find_spec(self, name, *_):
+                if name == module:
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupted())
+        from trio_kubelet.__main__ import main
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), module, "get", "pods"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 def test_help_is_said_in_any_encoding() -> None:

@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -57,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in _COMMANDS:
             module = importlib.import_module(_COMMANDS[args[0]])
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             # The commands that ask the agent are one module, which needs the word itself.
             own = args if _COMMANDS[args[0]].endswith(".commands.main") else args[1:]
             return int(module.main(own))
@@ -65,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left, as `| head` does. Keep the interpreter from trying again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _UNREAD
-    except KeyboardInterrupt:  # while modules are loaded; what runs then knows better what to do
+    except KeyboardInterrupt:  # before there was anything to take down or to go on with
         return _INTERRUPTED
     finally:
         logging.flush()
@@ -110,8 +113,6 @@ def _say(line: str) -> None:
 
 
 def _start(line: CommandLine) -> int:
-    import signal
-
     start_without_collector()
     use_bundle(bundle_path(os.path.dirname(__file__)))
     from trio_kubelet.config.load import ConfigurationError, load
@@ -179,8 +180,6 @@ def run_until_signal(run: Callable[[], Awaitable[None]], service: ServiceManager
     Returns the exit code. What the agent raises is logged; a traceback is shown only for errors of ours. A
     `service` is told when it stops; SIGHUP then ends the agent too, with `_AGAIN`: it is to be started anew.
     """
-    import signal
-
     import trio
 
     stopped = False
