@@ -145,7 +145,7 @@ def test_of_several_kinds_what_is_there_is_shown(agent: Path, capsys: pytest.Cap
         (["get", "pods", "-o", "xml"], "there is no form 'xml', but wide, json, yaml, name, jsonpath=…"),
         (["get", "pods", "-o", "jsonpath"], "jsonpath= has to be followed"),
         (["get", "pods", "-o", "jsonpath={.a"], "unclosed action"),
-        (["get", "pods", "-o", "jsonpath-file=/nowhere"], "No such file"),
+        (["get", "pods", "-o", "jsonpath-file=/nowhere"], "--output: /nowhere: no such file or directory"),
         (["get", "pods", "-o", "custom-columns=NAME"], "'NAME' are no columns"),
         (["get", "pods", "--sort-by", "{.a}{.b}"], "is no path such as"),
         (["get", "pods", "--watch=perhaps"], "--watch is true or false, not 'perhaps'"),
@@ -166,6 +166,7 @@ def test_of_several_kinds_what_is_there_is_shown(agent: Path, capsys: pytest.Cap
         (["logs", "web", "--tail=some"], "invalid int value: 'some'"),
         (["exec", "web"], "the command stands behind --"),
         (["exec", "web", "date"], "the command stands behind --"),
+        (["exec", "web", "--", "\udcff"], "the command has to be in UTF-8"),
     ],
 )
 def test_what_cannot_be_asked_for(asked: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn, TypeVar
 
+from trio_kubelet.common.go_words import error_words
+
 T = TypeVar("T")
 
 _BOOLEANS: Final = {
@@ -54,6 +56,6 @@ def said(parse: Callable[[str], T]) -> Callable[[str], T]:
         try:
             return parse(text)
         except (ValueError, OSError) as exc:
-            raise argparse.ArgumentTypeError(str(exc)) from exc
+            raise argparse.ArgumentTypeError(error_words(exc)) from exc
 
     return parsed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -243,7 +244,10 @@ _PARSERS: Final[Mapping[str, Callable[[Parser], None]]] = {
 def _finish_exec(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
     if not words or beyond:
         raise ValueError("the command stands behind --, as in: exec web -- date")
-    options.words = words
+    try:
+        options.words = [os.fsencode(word).decode() for word in words]
+    except UnicodeDecodeError:
+        raise ValueError("the command has to be in UTF-8") from None
 
 
 def _finish_logs(options: argparse.Namespace, beyond: list[str], words: list[str]) -> None:
