@@ -306,7 +306,11 @@ def test_it_says_how_many_more_there_are_than_it_shows(browser: BrowserThread) -
         page.locator("#list .row.container").last.click()
         page.wait_for_selector("#detail-containers >> text=and 6 more containers")
         page.wait_for_selector("#detail-waits >> text=and 58 more")
+        page.click("[data-tab=log]")
+        page.locator("#log-container").select_option("c-69")
+        page.wait_for_selector("#log >> text=of the last")
 
+    node.logs["uid-crowd/c-69"] = "of the last"
     look(browser, node, steps)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.doors import Detail, LogTail, Use
 from trio_kubelet.nodepage.rows import PodFacts, Work
@@ -118,7 +120,10 @@ class FakeNode:
             return Detail(
                 uid=pod.metadata.uid, manifest=None, configs=None, notes=["the manifest is too long"]
             )
-        manifest = {"metadata": {"name": pod.metadata.name, "labels": pod.metadata.labels or {}}}
+        manifest = {
+            "metadata": {"name": pod.metadata.name, "labels": pod.metadata.labels or {}},
+            "spec": msgspec.to_builtins(pod.spec),
+        }
         return Detail(uid=pod.metadata.uid, manifest=manifest, configs=self.configs, notes=[])
 
     async def use(self, uids: Sequence[str]) -> dict[str, dict[str, Use]]:

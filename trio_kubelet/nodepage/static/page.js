@@ -654,11 +654,10 @@ function open(uid, container, replace) {
   if (first) view.opener = document.activeElement;
   view.uid = uid;
   if (!view.active.startsWith(uid)) view.active = uid;
-  const names = (row.containers || []).map((c) => c.name);
-  if (container) view.container = container;
-  else if (other || !names.includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: names[0] || "" }).name;
   if (other) { view.row = view.detail = view.story = view.log = null; view.previous = false; }
   const hash = `#pod=${encodeURIComponent(uid)}`;
+  if (container) view.container = container;
+  else if (other || !containerNames(row).includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: containerNames(row)[0] || "" }).name;
   // At most one entry of the history is the page's own, however many pods are looked into.
   const own = replace || history.state;
   if (location.hash !== hash) history[own ? "replaceState" : "pushState"](own ? history.state : { own: true }, "", hash);
@@ -753,7 +752,13 @@ function drawStory() {
 }
 
 function drawLog(row) {
-  const names = (row.containers || []).map((c) => c.name), select = $("log-container");
+function containerNames(row) { // a row has the first ones only
+  const { spec = {} } = (view.detail && view.detail.manifest) || {};
+  const all = ["initContainers", "containers", "ephemeralContainers"].flatMap((kind) => spec[kind] || []);
+  return (all.length ? all : row.containers || []).map((c) => c.name);
+}
+
+  const names = containerNames(row), select = $("log-container");
   if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
     select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
   }
