@@ -844,6 +844,22 @@ def test_a_pod_is_printed_as_a_whole(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_the_list_is_printed_as_a_whole(browser: BrowserThread) -> None:
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-000").wait_for()
+        assert page.locator("#list .row").count() < 60
+        assert page.pdf().count(b"/Type /Page\n") > 8
+        until(lambda: page.locator("#list .row").count() < 60)  # on the screen as before
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        bottom = "row => row.getBoundingClientRect().bottom"
+        bottoms = page.locator("#list .row").evaluate_all(f"rows => rows.map({bottom})")
+        assert len(bottoms) == 200
+        assert bottoms == sorted(set(bottoms))
+
+    look(browser, FakeNode(200), steps)
+
+
 def test_in_a_low_window_all_of_a_pod_can_be_reached(browser: BrowserThread) -> None:
     """As where 1280 × 1024 is shown four times as large."""
 

@@ -315,8 +315,9 @@ function seen() {
   return [...uids].slice(0, 80);
 }
 
+let printed = false; // then all rows are there
 function drawList() {
-  const [first, last] = range(), height = rowHeight(), kept = new Map();
+  const [first, last] = printed ? [0, items.length] : range(), height = rowHeight(), kept = new Map();
   for (let index = first; index < last; index += 1) {
     const item = items[index];
     let row = pool.get(item.key);
@@ -655,9 +656,9 @@ function open(uid, container, replace) {
   view.uid = uid;
   if (!view.active.startsWith(uid)) view.active = uid;
   if (other) { view.row = view.detail = view.story = view.log = null; view.previous = false; }
-  const hash = `#pod=${encodeURIComponent(uid)}`;
   if (container) view.container = container;
   else if (other || !containerNames(row).includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: containerNames(row)[0] || "" }).name;
+  const hash = `#pod=${encodeURIComponent(uid)}`;
   // At most one entry of the history is the page's own, however many pods are looked into.
   const own = replace || history.state;
   if (location.hash !== hash) history[own ? "replaceState" : "pushState"](own ? history.state : { own: true }, "", hash);
@@ -751,13 +752,13 @@ function drawStory() {
   return settle($("story"), nodes.length ? nodes.reverse() : [el("li", { className: "empty" }, "Nothing is remembered of this pod.")]);
 }
 
-function drawLog(row) {
 function containerNames(row) { // a row has the first ones only
   const { spec = {} } = (view.detail && view.detail.manifest) || {};
   const all = ["initContainers", "containers", "ephemeralContainers"].flatMap((kind) => spec[kind] || []);
   return (all.length ? all : row.containers || []).map((c) => c.name);
 }
 
+function drawLog(row) {
   const names = containerNames(row), select = $("log-container");
   if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
     select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
@@ -882,6 +883,7 @@ function drawWanted() {
   wanted.clear();
 }
 
+for (const [event, is] of [["beforeprint", true], ["afterprint", false]]) addEventListener(event, () => { printed = is; drawList(); });
 $("list").addEventListener("scroll", () => redraw("rows"), { passive: true });
 new ResizeObserver(() => { measure(); redraw("list"); }).observe($("pods"));
 
