@@ -911,12 +911,19 @@ def test_on_a_phone_everything_is_there_and_nothing_sticks_out(browser: BrowserT
     node = FakeNode(50)
     long = "a-pod-with-" + "a-very-long-name-" * 12
     node.put(facts(long[:250], namespace="a-namespace-that-is-long-too"))
+    node.used = {"main": Use(125, 187 << 20)}
 
     def steps(page: Page, site: Site) -> None:
         def fits() -> bool:
             return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
-        row(page, "pod-001").wait_for()
+        first = row(page, "pod-001")
+        first.locator(".meter >> text=125m").wait_for()
+        assert [first.locator(cell).is_visible() for cell in (".ready", ".age", ".restarts")] == [
+            True,
+            True,
+            False,
+        ]
         assert fits()
         for view, seen in (
             ("waits", "#waits-list"),
@@ -930,6 +937,10 @@ def test_on_a_phone_everything_is_there_and_nothing_sticks_out(browser: BrowserT
         site.do(lambda: site.node.put(facts("restarts", container_status("main", restarts=7))))
         page.get_by_label("Sort pods by").select_option("Restarts")
         until(lambda: page.locator("#list .row b").first.inner_text() == "restarts")
+        assert [cell.inner_text() for cell in row(page, "restarts").locator(".ready, .restarts").all()] == [
+            "1/1",
+            "7",
+        ]
         page.get_by_label("Sort pods by").select_option("Name")
         row(page, "pod-001").click()
         page.wait_for_selector("#detail-name >> text=default/pod-001")
