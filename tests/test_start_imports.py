@@ -45,7 +45,9 @@ NOT_BEFORE_HEALTHY = (
     # behind feature gates
     *("kube.pod_certificates", "kube.trust_bundles"),
 )
-NEEDED_IN_A_CLUSTER = ("cluster", "membership", "sources.apiserver", "kube.certificates")
+NEEDED_IN_A_CLUSTER = (
+    *("cluster", "membership", "dra.api", "kube.client", "sources.apiserver", "kube.certificates"),
+)
 
 KUBECONFIG = """
 kind: Config

@@ -31,7 +31,6 @@ from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.cri.connect import open_cri
-from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.grpc.loop import AsyncioLoop, open_asyncio_loop
 from trio_kubelet.host import check_tls, prepare, with_driver
 from trio_kubelet.net.names import Names
@@ -64,6 +63,7 @@ from trio_kubelet.volumes.metrics import VolumeMetrics
 
 if TYPE_CHECKING:  # imported when a node has an API server
     from trio_kubelet.cluster import Cluster
+    from trio_kubelet.dra.api import ClusterClaims
     from trio_kubelet.membership import Membership
 
 log = get_logger(__name__)
@@ -167,13 +167,17 @@ class RealNode:
         self.pressure = pressure_monitor(base)
         self.shutdown = node_shutdown(base)
         self.sources = PodConfig(recorder=base.recorder, clock=base.clock)
-        client, name = membership.client if membership else None, base.machine.node.node_name
+        claims: ClusterClaims | None = None
+        if membership is not None:
+            from trio_kubelet.dra.api import ClusterClaims
+
+            claims = ClusterClaims(membership.client, base.machine.node.node_name)
         self.plugged = Plugged(
             base=base,
             placement=placement,
             loop=loop,
             sources=self.sources,
-            objects=ClusterClaims(client, name) if client else None,
+            objects=claims,
         )
         self.pods = PodManager()
         self.cluster: Cluster | None = None
