@@ -19,7 +19,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tests.kube.certs import CA
 from trio_kubelet.native.crilog import LogFilter
 from trio_kubelet.native.pure_crilog import LogOptions, PureLogFilter
-from trio_kubelet.server.http.serve import Hijack, Request, ServerLimits, serve
+from trio_kubelet.server.http.messages import Hijack, Request
+from trio_kubelet.server.http.serve import ServerLimits, serve
 from trio_kubelet.server.logs.file import PIECE, LogFile
 from trio_kubelet.server.logs.reader import read_log
 

@@ -24,8 +24,8 @@ from trio_kubelet.pleg.metrics import PLEGMetrics
 from trio_kubelet.probes.metrics import ProbeMetrics
 from trio_kubelet.probes.types import ProbeKey
 from trio_kubelet.server.http.exposition import render
+from trio_kubelet.server.http.messages import Handler, Request, Response
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, HTTPMetrics, labels_of
-from trio_kubelet.server.http.serve import Handler, Request, Response
 from trio_kubelet.server.pages.small import pod_list
 
 PODS = 500

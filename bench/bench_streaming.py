@@ -15,7 +15,8 @@ import trio
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tests.kube.certs import CA
-from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.serve import ServerLimits, serve
 from trio_kubelet.server.streams.upgrade import pass_to_runtime
 
 SENT = 200_000_000

@@ -18,8 +18,9 @@ from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.shown import ShownPods
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 from trio_kubelet.server.http.router import Router
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.pages.node_page import ROOT, NodePage
 
 if TYPE_CHECKING:

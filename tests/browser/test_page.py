@@ -15,7 +15,7 @@ from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.rows import Pulling, Work
-from trio_kubelet.server.http.serve import Response
+from trio_kubelet.server.http.messages import Response
 from trio_kubelet.server.pages import node_page
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from tests.containerd.test_sources import bound, kubeconfig
 from tests.kube.apiserver import APIServer, serving
 from tests.kube.certs import CA
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.server.http.serve import Request, Response, serve
+from trio_kubelet.server.http.messages import Request, Response
+from trio_kubelet.server.http.serve import serve
 
 
 class Document:

@@ -20,7 +20,8 @@ from tests.kube.store import Selector
 from trio_kubelet.api import v1
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.common.clock import SystemClock
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.serve import serve
 
 
 class Page:

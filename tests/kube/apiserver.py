@@ -27,7 +27,7 @@ from tests.kube.store import KINDS, Refused, Selector, Store, Tree, encode, list
 from tests.kube.watching import Watch, WatchRequest
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock, TrioClock
-from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body
+from trio_kubelet.server.http.messages import Hijack, Request, Response, json_body
 
 PATCH_TYPES = {
     "application/strategic-merge-patch+json": True,

@@ -13,7 +13,7 @@ from tests.kube.store import Refused, encode
 from tests.kube.watching import Watch
 from trio_kubelet.kube.doors import APIAnswer, APIRequest, EventStream
 from trio_kubelet.kube.errors import APIUnavailable, error_from
-from trio_kubelet.server.http.serve import Response
+from trio_kubelet.server.http.messages import Response
 
 PONG_DEADLINE = 15.0
 

@@ -15,7 +15,7 @@ import trio
 
 from trio_kubelet.common.bare_socket import BareSocket
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.server.http.serve import REASONS, Handler, Hijack, Request, Response, parse_target, text
+from trio_kubelet.server.http.messages import REASONS, Handler, Hijack, Request, Response, parse_target, text
 
 log = get_logger(__name__)
 

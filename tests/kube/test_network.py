@@ -26,7 +26,8 @@ from trio_kubelet.kube.kubeconfig import ClientConfig
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import Timings
 from trio_kubelet.server.access.reviews import ReviewError, Reviews
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.serve import serve
 
 QUICK = Timings(first_pause=0.05, initial_silence=0.5, silence=0.4, suspicious_silence=0.2)
 

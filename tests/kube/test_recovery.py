@@ -19,7 +19,7 @@ from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.recovery import WAKE_WITHIN, Recovery
 from trio_kubelet.kube.reflector import Reflector
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 _LEASE = APIRequest("GET", "/api/v1/pods")
 

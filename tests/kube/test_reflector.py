@@ -21,7 +21,7 @@ from trio_kubelet.kube.doors import APIAnswer, APIRequest
 from trio_kubelet.kube.errors import APIUnavailable
 from trio_kubelet.kube.reflector import Reflector
 from trio_kubelet.kube.reflector_core import ReflectorCore
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 NODE = {"fieldSelector": "spec.nodeName=n"}
 

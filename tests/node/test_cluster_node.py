@@ -30,7 +30,7 @@ from trio_kubelet.node.csi_node import MIGRATED, csi_node
 from trio_kubelet.node.look import NodeLook
 from trio_kubelet.node.own_node import host_ips
 from trio_kubelet.node.runtime_health import RuntimeFeatures, RuntimeHealth, features_of
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService

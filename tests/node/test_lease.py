@@ -13,7 +13,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.node.lease import LeaseSettings, renewed
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 Clock = trio.testing.MockClock
 SETTINGS = LeaseSettings("node-a", 40)

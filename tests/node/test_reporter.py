@@ -14,7 +14,7 @@ from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.reporter import ReportTimes
 from trio_kubelet.node.status import NodeObservation
 from trio_kubelet.pods.admission.fit import NodeFacts
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 Clock = trio.testing.MockClock
 SUFFICIENT = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]

@@ -13,7 +13,7 @@ from tests.kube.store import Refused
 from tests.pods.cluster import Cluster, Picky
 from trio_kubelet.api import v1
 from trio_kubelet.pods.syncer import NodeView
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 Clock = trio.testing.MockClock
 

@@ -21,7 +21,7 @@ from trio_kubelet.pods.admission.admitter import Decision, Reject
 from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.mirrors import MirrorPods, MirrorStep, MirrorWrite, decide
 from trio_kubelet.pods.status.writer import PAUSES
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 Clock = trio.testing.MockClock
 MIRROR, HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"

@@ -21,7 +21,7 @@ from tests.kube.apiserver import APIServer
 from tests.kube.store import Change, Refused
 from tests.pods.desk import Desk
 from trio_kubelet.pods.refs import is_terminal_phase
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 NAMES = ("a", "b", "c")
 Op: TypeAlias = tuple[Any, ...]

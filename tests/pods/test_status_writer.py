@@ -19,7 +19,7 @@ from trio_kubelet.kube.recovery import WAKE_WITHIN
 from trio_kubelet.pods.status import writer
 from trio_kubelet.pods.status.patch import status_to_write
 from trio_kubelet.pods.status.writer import BREATH, PAUSES
-from trio_kubelet.server.http.serve import Hijack, Request, Response
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 
 Clock = trio.testing.MockClock
 

@@ -15,7 +15,8 @@ from trio_kubelet.api import v1
 from trio_kubelet.net.http import build_request, probe_http
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.runners import probe_tcp
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import serve
 
 HOST = "127.0.0.1"
 

@@ -37,7 +37,8 @@ from trio_kubelet.net.http import (
 from trio_kubelet.net.wire import head_fault
 from trio_kubelet.observed.probes import Outcome, Verdict
 from trio_kubelet.probes.runners import probe_tcp, run_probe
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import serve
 
 CONTAINER = v1.Container(name="c", ports=[v1.ContainerPort(name="web", container_port=8080)])
 Handler = Callable[[Request], Awaitable[Response | Hijack]]

@@ -30,8 +30,9 @@ from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer, guard
 from trio_kubelet.server.access.reviews import Reviews
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, text
 from trio_kubelet.server.http.metrics import HTTPMetrics
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, ServerLimits, text
+from trio_kubelet.server.http.serve import ServerLimits
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.node_server import NODE_LIMITS, NodeServer, ServerPages, node_handler
 from trio_kubelet.server.pages.health import Check

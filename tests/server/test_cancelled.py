@@ -19,7 +19,8 @@ from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.http import serve as http
-from trio_kubelet.server.http.serve import Handler, Request, serve
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams import upgrade
@@ -113,7 +114,7 @@ async def door(directory: Path, secure: bool) -> AsyncIterator[Door]:
     )
     pages = {"/exec": streaming.exec, "/port_forward": streaming.port_forward, "/logs": logs.get}
 
-    async def handle(request: Request) -> http.Response | http.Hijack:
+    async def handle(request: Request) -> Response | Hijack:
         params = {"podNamespace": "n", "podID": "p", "containerName": "main"}
         return await pages[request.path](msgspec.structs.replace(request, params=params))
 

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 
 from tests.server.test_hostile_clients import GOOD, Listener, ask, drain
-from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import ServerLimits, serve
 
 BROKEN = trio.BrokenResourceError("gone")
 UNEXPECTED: dict[str, Callable[[], Exception]] = {

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from trio_kubelet.server.http.forms import BadForm, read_form
-from trio_kubelet.server.http.serve import Request, Response, parse_query, parse_target
+from trio_kubelet.server.http.messages import Request, Response, parse_query, parse_target
 from trio_kubelet.server.pages.metrics_pages import stats_handlers
 from trio_kubelet.stats.pages import StatsPages
 

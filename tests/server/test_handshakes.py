@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.kube.certs import CA, trusting
 from trio_kubelet.server.http.handshakes import HandshakePace, Pacemaker
-from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import ServerLimits, serve
 from trio_kubelet.server.node_server import TLSListener
 
 PACE = HandshakePace(per_peer=10.0, burst=5, total=40.0, longest_wait=2.0)

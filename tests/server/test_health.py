@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.health_port import health_port
+from trio_kubelet.server.http.messages import Request, Response, parse_target
 from trio_kubelet.server.http.metrics import HealthCounts, HTTPMetrics
-from trio_kubelet.server.http.serve import Request, Response, parse_target
 from trio_kubelet.server.pages.health import answer_health
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.turns import others
 from trio_kubelet.server.http.connections import Crowd
-from trio_kubelet.server.http.serve import Hijack, Request, Response, ServerLimits, serve, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
+from trio_kubelet.server.http.serve import ServerLimits, serve
 
 GOOD = b"GET /good HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n"
 SMALL = ServerLimits(header_bytes=2048, body_bytes=1024, connections=4, connections_per_peer=4)

@@ -9,16 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.server.http.serve import (
-    Handler,
-    Hijack,
-    Request,
-    Response,
-    ServerLimits,
-    parse_target,
-    serve,
-    text,
-)
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, parse_target, text
+from trio_kubelet.server.http.serve import ServerLimits, serve
 
 
 class _Listener(trio.abc.Listener[trio.abc.Stream]):

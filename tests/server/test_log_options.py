@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_kubelet.api import v1
-from trio_kubelet.server.http.serve import parse_target
+from trio_kubelet.server.http.messages import parse_target
 from trio_kubelet.server.logs.container_logs import NoLog, choose_container
 from trio_kubelet.server.logs.options import BadLogOptions, PodLogOptions, read_log_options
 

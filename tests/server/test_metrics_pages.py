@@ -15,8 +15,8 @@ from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.gates import resolve_gates
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.server.http.exposition import render
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 from trio_kubelet.server.http.metrics import HealthCounts
-from trio_kubelet.server.http.serve import Hijack, Request, Response
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.metrics_pages import (
     GateMetrics,

@@ -22,7 +22,7 @@ from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.shown import ShownPods
-from trio_kubelet.server.http.serve import Hijack, Request, Response
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 from trio_kubelet.server.pages import node_page
 from trio_kubelet.server.pages.forward import Pass, TokenGate, page_port
 from trio_kubelet.server.pages.node_page import NodePage, same_place

@@ -26,7 +26,7 @@ from trio_kubelet.server import node_server
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import authorizer
 from trio_kubelet.server.access.reviews import NoServer, Reviews
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, text
 
 ENDPOINTS = [
     ("GET", "/healthz", ["healthz", "proxy"]),

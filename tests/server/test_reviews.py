@@ -29,7 +29,7 @@ from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import WebhookAuthorizer
 from trio_kubelet.server.access.reviews import Attributes, ReviewError, Reviews
 from trio_kubelet.server.access.users import Unauthenticated
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 T = TypeVar("T")
 SETTINGS = Authentication(webhook=WebhookAuthentication(cache_ttl=120))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.server.access.authorization import subresources, wanted
+from trio_kubelet.server.http.messages import Hijack, Request, Response, parse_target, text
 from trio_kubelet.server.http.router import JSON, Route, Router, WebService, clean_path, find_pattern, match
-from trio_kubelet.server.http.serve import Hijack, Request, Response, parse_target, text
 
 NOT_ACCEPTABLE = "406: Not Acceptable\n\nAvailable representations: application/json"
 

@@ -16,8 +16,8 @@ from trio_kubelet.common.clock import TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.errors import CRIError, Unimplemented
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus, SandboxStatus
+from trio_kubelet.server.http.messages import Handler, Request, Response
 from trio_kubelet.server.http.metrics import HealthCounts
-from trio_kubelet.server.http.serve import Handler, Request, Response
 from trio_kubelet.server.pages.checkpoint import Checkpoints
 from trio_kubelet.server.pages.health import Check, answer_health
 from trio_kubelet.server.pages.small import HealthMetrics, configz, pod_list, running_pods

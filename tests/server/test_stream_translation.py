@@ -9,7 +9,8 @@ import msgspec
 import pytest
 import trio
 
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.streams.options import StreamOptions
 from trio_kubelet.server.streams.translation import told_status, translate_command
 

@@ -18,8 +18,9 @@ from trio_kubelet.cri.errors import CRIError, NotFound, ResourceExhausted, Unkno
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
+from trio_kubelet.server.http.messages import Request, Response, parse_target
 from trio_kubelet.server.http.router import Route, Router, WebService
-from trio_kubelet.server.http.serve import Request, Response, parse_target, serve
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.streams.options import BadStreamOptions, read_ports

@@ -20,7 +20,7 @@ from trio_kubelet.common.beneath import look_beneath
 from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.server.doors import ClosableBody
 from trio_kubelet.server.http.files import wanted_range
-from trio_kubelet.server.http.serve import Request, Response, parse_target
+from trio_kubelet.server.http.messages import Request, Response, parse_target
 from trio_kubelet.server.logs import system_logs
 from trio_kubelet.server.logs.query import journal_arguments, read_query
 from trio_kubelet.server.logs.system_logs import SystemLogs

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 
 from tests.server.stream_clients import ask
-from trio_kubelet.server.http.serve import Hijack, Request, Response, parse_target, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response, parse_target
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.streams.options import (
     BadStreamOptions,
     StreamOptions,

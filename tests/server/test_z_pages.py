@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.server.node import Node
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.server.http.messages import Request, Response
 from trio_kubelet.server.http.negotiation import TEXT, YAML, Form, page_form, parse_accept
-from trio_kubelet.server.http.serve import Request, Response
 from trio_kubelet.server.node_server import ServerPages
 from trio_kubelet.server.pages.z_pages import encoded, flagz, folders, statusz
 

@@ -15,7 +15,8 @@ import trio
 
 from tests.cancelling import cancelled_at_each_step
 from tests.kube.certs import CA
-from trio_kubelet.server.http.serve import Hijack, Request, Response, serve
+from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.sources import http
 from trio_kubelet.sources.http import Fetcher, FetchError, ManifestResponse
 from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES

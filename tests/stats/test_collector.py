@@ -24,7 +24,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction.ranking import working_set
 from trio_kubelet.machine.values import VolumeUse
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
-from trio_kubelet.server.http.serve import Request, Response
+from trio_kubelet.server.http.messages import Request, Response
 from trio_kubelet.server.pages.local import metrics_page
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Faults, Kind

@@ -24,8 +24,8 @@ from trio_kubelet.kube.doors import APIRequest
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.kubeconfig import ClientConfig, Source
 from trio_kubelet.kube.network import NetworkDoor
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
 from trio_kubelet.server.http.router import Route, Router, WebService
-from trio_kubelet.server.http.serve import Hijack, Request, Response, text
 from trio_kubelet.tracing import Traces
 
 SECONDS = 20.0

@@ -15,9 +15,9 @@ from trio_kubelet.common.metrics import MetricMaker
 from trio_kubelet.config.flag_texts import flag_texts
 from trio_kubelet.config.version import KUBELET_VERSION
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.server.http.messages import Handler
 from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import Route, Router, WebService
-from trio_kubelet.server.http.serve import Handler
 from trio_kubelet.server.logs.container_logs import ContainerLogs
 from trio_kubelet.server.logs.system_logs import SystemLogs
 from trio_kubelet.server.logs.watch import LogWatch

@@ -11,9 +11,10 @@ import trio
 
 from trio_kubelet.common.supervise import keep_running
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.http.messages import Handler
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.router import Router
-from trio_kubelet.server.http.serve import Handler, listen, serve
+from trio_kubelet.server.http.serve import listen, serve
 from trio_kubelet.server.pages.health import add_health
 
 

@@ -18,9 +18,10 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.server.doors import ContextProvider
 from trio_kubelet.server.http.connections import Crowd
+from trio_kubelet.server.http.messages import Handler
 from trio_kubelet.server.http.metrics import NODE_BUCKETS, READ_ONLY_BUCKETS, HTTPMetrics, measured
 from trio_kubelet.server.http.router import Around, Guard, Router
-from trio_kubelet.server.http.serve import Failed, Handler, ServerLimits, listen, nobody, serve
+from trio_kubelet.server.http.serve import Failed, ServerLimits, listen, nobody, serve
 from trio_kubelet.server.pages.health import Check
 from trio_kubelet.server.pages.node_pages import (
     NodeHandlers,

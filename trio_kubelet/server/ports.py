@@ -39,9 +39,10 @@ from trio_kubelet.server.access.reviews import NoServer, Reviews
 from trio_kubelet.server.assembly import Endpoints
 from trio_kubelet.server.doors import ReviewClient
 from trio_kubelet.server.health_port import serve_on
+from trio_kubelet.server.http.messages import Handler
 from trio_kubelet.server.http.metrics import HTTPMetrics
 from trio_kubelet.server.http.router import Around, Guard
-from trio_kubelet.server.http.serve import Handler, serve
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.logs.watch import LogWatch
 from trio_kubelet.server.node_server import NodeServer, node_handler, read_only_handler
 from trio_kubelet.server.pages.node_page import NodePage

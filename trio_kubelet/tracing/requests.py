@@ -16,7 +16,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, use_span
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.kube.doors import SpanOfRequest
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, until_sent
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, until_sent
 from trio_kubelet.tracing.spans import joining
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}

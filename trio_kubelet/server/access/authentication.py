@@ -26,7 +26,7 @@ from trio_kubelet.server.access.users import (
     read_certificate,
     with_authenticated_group,
 )
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 CACHED_TOKENS = 4096
 PROTOCOLS = "sec-websocket-protocol"

@@ -15,8 +15,8 @@ from trio_kubelet.config.types import Authorization
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.reviews import Attributes, ReviewError, Reviews
 from trio_kubelet.server.access.users import Unauthenticated, User
+from trio_kubelet.server.http.messages import Request, Response, text
 from trio_kubelet.server.http.router import Guard
-from trio_kubelet.server.http.serve import Request, Response, text
 
 CACHED_VERDICTS = 8192
 CACHED_BYTES = 10_000  # longer questions are not kept

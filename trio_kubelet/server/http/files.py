@@ -16,7 +16,7 @@ from email.utils import formatdate, mktime_tz, parsedate_tz
 from urllib.parse import quote
 
 from trio_kubelet.common.lanes import NODE_LOGS
-from trio_kubelet.server.http.serve import NOSNIFF, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.http.messages import NOSNIFF, Request, Response, not_found, raw_path, text
 
 PIECE = 64 * 1024
 SNIFFED = 512

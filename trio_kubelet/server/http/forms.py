@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from trio_kubelet.server.http.serve import Request, parse_query
+from trio_kubelet.server.http.messages import Request, parse_query
 
 _WITH_FORM: Final = ("POST", "PUT", "PATCH")
 _URL_ENCODED: Final = "application/x-www-form-urlencoded"

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, until_sent
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, until_sent
 
 _log = get_logger(__name__)
 

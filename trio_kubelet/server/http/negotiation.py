@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trio_kubelet.server.http.serve import Request
+from trio_kubelet.server.http.messages import Request
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import msgspec
 
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, not_found, raw_path, text
 
 Guard = Callable[[Request], Awaitable[Request | Response]]
 """Decides before a handler runs: a response ends it, else the handler gets the request that is returned."""

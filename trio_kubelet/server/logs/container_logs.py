@@ -22,7 +22,7 @@ from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import ContainerState, ContainerStatus
 from trio_kubelet.server.doors import ObservedStatuses, PodsByName, Statuses, has_container
-from trio_kubelet.server.http.serve import Hijack, Request, Response, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
 from trio_kubelet.server.logs.file import LogError, LogFile
 from trio_kubelet.server.logs.options import (
     BadLogOptions,

@@ -21,7 +21,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.processes import start_process
 from trio_kubelet.common.programs import ProgramFailed, run_program
 from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
-from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.http.messages import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
 from trio_kubelet.server.logs.query import NOTHING, LogQuery, journal_arguments, read_query, validate
 
 log = get_logger(__name__)

@@ -14,7 +14,7 @@ from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import ObservedStatuses, PodsByName, has_container
-from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, json_body, text
 from trio_kubelet.server.logs.options import read_int64
 
 

@@ -18,7 +18,7 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.connections import Crowd, Place
-from trio_kubelet.server.http.serve import parse_target
+from trio_kubelet.server.http.messages import parse_target
 from trio_kubelet.server.pages.node_page import ROOT
 from trio_kubelet.server.streams.upgrade import pass_through, say_goodbye
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trio_kubelet.server.http.messages import NOSNIFF, Hijack, Request, Response, not_found, text
 from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import Router
-from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, not_found, text
 
 Check = Callable[[], str | None]
 """None when well, else the reason (logged by who asks, never shown: it may hold secrets)."""

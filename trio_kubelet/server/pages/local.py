@@ -14,7 +14,7 @@ from trio_kubelet.podinfo.event_log import EventLog
 from trio_kubelet.pods.story import StoryEntry
 from trio_kubelet.pods.worker_table import WorkerReport
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
-from trio_kubelet.server.http.serve import Hijack, Request, Response, json_body
+from trio_kubelet.server.http.messages import Hijack, Request, Response, json_body
 
 Page = Callable[[Request], Awaitable[Response | Hijack]]
 

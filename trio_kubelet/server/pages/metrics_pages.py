@@ -23,7 +23,7 @@ from trio_kubelet.config.gates import (
 )
 from trio_kubelet.config.version import build_info
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, WrittenCollector, head
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, json_body, text
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, json_body, text
 from trio_kubelet.stats.pages import StatsPages
 
 GATES_METRIC = "kubernetes_feature_enabled"

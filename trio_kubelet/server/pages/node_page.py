@@ -23,7 +23,7 @@ import trio
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.session import BadMessage, Session
-from trio_kubelet.server.http.serve import Hijack, Request, Response, not_found, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, not_found, text
 from trio_kubelet.server.streams.upgrade import is_websocket
 
 log = get_logger(__name__)

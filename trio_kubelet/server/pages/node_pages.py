@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.server.http.messages import NOSNIFF, Handler, Hijack, Request, Response, text
 from trio_kubelet.server.http.metrics import HealthCounts
 from trio_kubelet.server.http.router import JSON, Route, Router, WebService
-from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, text
 from trio_kubelet.server.pages.health import Check, add_health
 
 POD = "/{podNamespace}/{podID}"

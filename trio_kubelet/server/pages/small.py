@@ -18,8 +18,8 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.kube.certificates.selfsigned_process import self_signed_files
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.server.http.exposition import CONTENT_TYPE, render
+from trio_kubelet.server.http.messages import NOSNIFF, Handler, Hijack, Request, Response, json_body, text
 from trio_kubelet.server.http.metrics import HealthCounts
-from trio_kubelet.server.http.serve import NOSNIFF, Handler, Hijack, Request, Response, json_body, text
 
 SLICE = 16  # pods that are encoded before others have their turn
 

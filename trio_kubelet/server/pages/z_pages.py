@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
+from trio_kubelet.server.http.messages import Handler, Hijack, Request, Response, text
 from trio_kubelet.server.http.negotiation import GROUP, MEDIA, TEXT, YAML, Form, error_form, page_form
-from trio_kubelet.server.http.serve import Handler, Hijack, Request, Response, text
 
 COMPONENT: Final = "kubelet"
 OLD: Final = "v1alpha1"

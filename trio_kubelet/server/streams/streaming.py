@@ -20,7 +20,7 @@ from trio_kubelet.cri.services import RuntimeService
 from trio_kubelet.observed.types import POD_UID
 from trio_kubelet.pods.refs import pod_full_name
 from trio_kubelet.server.doors import PodsByName
-from trio_kubelet.server.http.serve import Hijack, Request, Response, text
+from trio_kubelet.server.http.messages import Hijack, Request, Response, text
 from trio_kubelet.server.streams.options import (
     BadStreamOptions,
     StreamOptions,

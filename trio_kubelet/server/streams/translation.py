@@ -16,7 +16,7 @@ import trio
 from trio_kubelet.common.deep_json import decode_flat
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.tls import close_for_good
-from trio_kubelet.server.http.serve import Hijack, Request, Response
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 from trio_kubelet.server.streams.options import StreamOptions
 from trio_kubelet.server.streams.spdy import DATA, GOAWAY, RST_STREAM, SPDYConnection
 from trio_kubelet.server.streams.upgrade import (

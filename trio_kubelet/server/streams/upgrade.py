@@ -18,7 +18,7 @@ import trio
 from trio_kubelet.common.go_words import connection_words, dial_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.tls import close_for_good
-from trio_kubelet.server.http.serve import NOSNIFF, Hijack, Request, Response, text
+from trio_kubelet.server.http.messages import NOSNIFF, Hijack, Request, Response, text
 
 log = get_logger(__name__)
 
