@@ -31,6 +31,18 @@ def test_all_pods_are_described(agent: Path, two_pods: None, capsys: pytest.Capt
     assert "\n\n\nName:" in said
 
 
+def test_pods_are_described_by_the_beginning_of_their_names(
+    agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no pod has the name and it is the only one, as with kubectl."""
+    assert run(agent, "describe", "pod", "we") == 0
+    assert capsys.readouterr().out.startswith("Name:         web-node1\n")
+    assert run(agent, "describe", "pod", "we", "-n", "other") == 1
+    assert "no pod 'we'" in capsys.readouterr().err
+    assert run(agent, "describe", "pod", "we", "db") == 1
+    assert "no pod 'we'" in capsys.readouterr().err
+
+
 def test_events_are_described(
     agent: Path, events: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:

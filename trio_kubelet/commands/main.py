@@ -166,7 +166,7 @@ def _add_describe(parser: Parser) -> None:
     parser.add_argument(
         "kind", metavar="KIND", help="pods, node or events, or several: pods,node; KIND/NAME names one"
     )
-    names_help = "only these; a pod's name may lack the node's name at its end"
+    names_help = "only these; of pods one may be what names begin with"
     parser.add_argument("names", nargs="*", metavar="NAME", default=(), help=names_help)
     _selected(parser)
     events_help = "with the events about each (default: true)"

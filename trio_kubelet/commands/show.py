@@ -42,6 +42,10 @@ def _described_node(options: argparse.Namespace, socket_path: str) -> Iterator[S
 
 def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[Sequence[str]]:
     pods, missing = queries.chosen_pods(options, socket_path)
+    if missing and len(options.names) == 1:  # as with kubectl, it may be the beginning of names
+        there = queries.pods(options.namespace, socket_path)
+        pods = [pod for pod in there if pod["metadata"]["name"].startswith(missing[0])]
+        missing = [] if pods else missing
     events = queries.events(socket_path)
     for pod in pods:
         uid = pod["metadata"]["uid"]
