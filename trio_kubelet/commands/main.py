@@ -21,7 +21,7 @@ from trio_kubelet.commands.queries import KINDS, NotThere
 from trio_kubelet.commands.render import SeveralPods
 from trio_kubelet.commands.selector import parse_selector
 from trio_kubelet.commands.show import describe, top
-from trio_kubelet.common.go_words import error_words
+from trio_kubelet.common.go_words import error_words, parse_integer
 
 _GET, _DESCRIBE, _TOP = ("pod", "node", "event", "top"), ("pod", "node", "event"), ("pod", "node")
 _RUNS: Final[Mapping[str, Callable[[argparse.Namespace, str], None]]] = {
@@ -203,8 +203,11 @@ def _add_logs(parser: Parser) -> None:
         "-p", "--previous", action="store_true", help="of the container before the last restart"
     )
     tail_help = "so many last lines (default: all, with a selector 10 of each)"
-    parser.add_argument("--tail", type=int, metavar="LINES", help=tail_help)
-    parser.add_argument("--limit-bytes", type=int, metavar="BYTES", default=0, help="at most so many bytes")
+    parser.add_argument("--tail", type=said(parse_integer), metavar="LINES", help=tail_help)
+    bytes_help = "at most so many bytes"
+    parser.add_argument(
+        "--limit-bytes", type=said(parse_integer), metavar="BYTES", default=0, help=bytes_help
+    )
     parser.add_argument(
         "--since", type=said(seconds), metavar="DURATION", default=0, help="not older than this: 5s, 2m, 3h"
     )
@@ -212,7 +215,9 @@ def _add_logs(parser: Parser) -> None:
     parser.add_argument("--since-time", type=said(_moment), metavar="TIME", help=moment_help)
     parser.add_argument("--timestamps", action="store_true", help="each line with its time")
     requests_help = "how many logs may be followed at once (default: 5)"
-    parser.add_argument("--max-log-requests", type=int, metavar="LOGS", default=5, help=requests_help)
+    parser.add_argument(
+        "--max-log-requests", type=said(parse_integer), metavar="LOGS", default=5, help=requests_help
+    )
     parser.add_argument("--ignore-errors", action="store_true", help="go on with the other logs")
 
 
