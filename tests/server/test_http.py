@@ -126,6 +126,7 @@ async def test_a_hijacker_gets_the_stream_and_what_followed(autojump_clock: trio
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
         (b"GET / HTTP/0.9\r\n\r\n", b"505"),
         (b"GET healthz HTTP/1.1\r\nHost: n\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: n\r\nX: \x01\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nHost: n\r\nContent-Length: 1\r\nExpect: foo\r\n\r\na", b"417"),
@@ -144,7 +145,7 @@ async def test_what_is_malformed_too_large_or_for_a_proxy_is_refused(
     [
         b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n",
         b"GET http://n/x HTTP/1.1\r\nHost: [fe80::1%25eth0]:10250\r\nConnection: close\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost:\r\nExpect:\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost:\r\nExpect:\r\nX: \xe4\t\xff\r\nConnection: close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: n\r\nExpect: 100-Continue\r\nConnection: close\r\n\r\n",
     ],
 )

@@ -41,6 +41,7 @@ log = get_logger(__name__)
 _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
 _TARGET = re.compile(rb"\*|/.*|https?://.*", re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _HOST = re.compile(rb"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 
 PIECE = 64 * 1024  # what is received or sent at once
@@ -353,6 +354,8 @@ def _refusal(head: h11.Request) -> _BadRequest | None:
     if not _TARGET.fullmatch(head.target):
         return _BadRequest(400, "malformed request target")
     for name, value in head.headers:
+        if _CONTROL.search(value):
+            return _BadRequest(400, "invalid header value")
         if name == b"host" and not _HOST.fullmatch(value):
             return _BadRequest(400, "malformed Host header")
         if name == b"expect" and value and b"100-continue" not in value.lower():
