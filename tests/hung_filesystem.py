@@ -1,4 +1,6 @@
-"""A filesystem whose server stops answering, as that of a dead NFS server: an empty directory over FUSE."""
+"""A filesystem whose server stops answering, as that of a dead NFS server. It is one over FUSE: a directory
+in which there is nothing but `part`, which is the like of it.
+"""
 
 from __future__ import annotations
 
@@ -73,19 +75,20 @@ class HungFilesystem:
             _, opcode, unique, node, *_ = _IN.unpack_from(request)
             if opcode in _SILENT:
                 continue
-            error, body = self._answer(opcode, node)
+            error, body = self._answer(opcode, node, request[_IN.size :].rstrip(b"\0"))
             answer = _OUT.pack(_OUT.size + len(body), -error, unique) + body
             try:
                 os.write(self._device, answer)
             except OSError:
                 continue  # who asked has been killed
 
-    def _answer(self, opcode: int, node: int) -> tuple[int, bytes]:
+    def _answer(self, opcode: int, node: int, name: bytes) -> tuple[int, bytes]:
         if opcode == _INIT:
             return 0, struct.pack("<IIIIHHII", 7, 31, 0, 0, 12, 9, 4096, 1) + bytes(32)
         if opcode == _GETATTR:
-            attributes = struct.pack("<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
-            return 0, bytes(16) + attributes
+            return 0, bytes(16) + _directory(node)
+        if opcode == _LOOKUP and name == b"part":
+            return 0, struct.pack("<2Q", node + 1, 0) + bytes(24) + _directory(node + 1)
         if opcode == _OPENDIR:
             return 0, bytes(16)
         if opcode in (_READDIR, _ACCESS, *_RELEASE):
@@ -93,6 +96,11 @@ class HungFilesystem:
         if opcode == _STATFS:
             return 0, bytes(80)
         return (_ENOENT if opcode == _LOOKUP else _ENOSYS), b""
+
+
+def _directory(node: int) -> bytes:
+    """Its attributes."""
+    return struct.pack("<6Q10I", node, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
 
 
 def must_end(work: Callable[[], T], filesystem: HungFilesystem, seconds: float = 20) -> T:
