@@ -43,6 +43,7 @@ from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.housekeeping import Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
+from trio_kubelet.pods.resize.progress import ResizeProgress
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -157,9 +158,15 @@ class PodsRoom:
             pull_secrets=pull_secrets,
             steps=self.steps,
             node=node,
-            granted=self._admitter.as_granted,
+            resizes=ResizeProgress(
+                statuses=self.statuses,
+                recorder=self._recorder,
+                clock=self._clock,
+                granted=self._admitter.as_granted,
+                as_actuated=self._admitter.as_actuated,
+                actuated=lambda uid: self.handler.actuated(uid),
+            ),
             as_actuated=self._admitter.as_actuated,
-            actuated=lambda uid: self.handler.actuated(uid),
             is_ending=lambda uid: self.workers.is_termination_requested(uid),
             finishing=lambda uid: self.workers.finishing(uid),
             settled=self.cleaner.settled,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.timestamps import parse_rfc3339, rfc3339
+from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.common.go_words import error_words
@@ -39,9 +39,9 @@ from trio_kubelet.pods.doors import (
 )
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import FAILED, PENDING, RUNNING, is_terminal_phase
-from trio_kubelet.pods.resize.rules import resize_message
+from trio_kubelet.pods.resize.progress import ResizeProgress
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
-from trio_kubelet.pods.status.conditions import READY_TO_START, RESIZE_IN_PROGRESS, condition, find, put
+from trio_kubelet.pods.status.conditions import READY_TO_START, condition, put
 from trio_kubelet.pods.status.generate import (
     DEADLINE_EXCEEDED,
     DEADLINE_MESSAGE,
@@ -165,9 +165,8 @@ class Syncer:
         mirrors: MirrorsDoor,
         claims: ClaimsDoor,
         node: Callable[[], NodeView],
-        granted: Callable[[v1.Pod], v1.Pod],  # the pod with what it is to have now (`Admitter.as_granted`)
-        as_actuated: Callable[[v1.Pod], v1.Pod],  # with what it has while a resize is not made
-        actuated: Callable[[str], None],  # the pod with this UID has what it was granted
+        resizes: ResizeProgress,
+        as_actuated: Callable[[v1.Pod], v1.Pod],  # the pod with what it has while a resize is not made
         is_ending: Callable[[str], bool],  # the workers' `is_termination_requested`
         finishing: Callable[[str], Finishing],  # the workers' `finishing`
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
@@ -183,9 +182,8 @@ class Syncer:
         self._health = health
         self._recorder = recorder
         self._clock = clock
-        self._granted = granted
+        self._resizes = resizes
         self._as_actuated = as_actuated
-        self._actuated = actuated
         self._metrics = metrics
         self._story = story
         self._reasons = reasons
@@ -430,46 +428,13 @@ class Syncer:
             self._story.note(uid, now_ns, "worker", _entry_text(entry.action, entry.target, entry.reason))
         actions = {entry.action for entry in result.results}
         resized = SyncAction.RESIZE_POD_IN_PLACE in actions
-        self._after_resize(pod, status, result)
+        self._resizes.after_round(pod, status, result)
         error = "" if result.only_back_offs() else str(result)
         # No event tells of new resources, and that a container was removed leads to no round: the next, which
         # shows the former and starts all containers anew after the latter, comes at once.
         at_once = not error and (resized or SyncAction.REMOVE_CONTAINER in actions)
         retry_at_ns = now_ns if at_once else result.retry_at_ns()
         return SyncReport(acted=acted, unlisted=resized, error=error, retry_at_ns=retry_at_ns)
-
-    def _after_resize(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> None:
-        """A resize is over when a round finds nothing of it left to do; what failed is told once. Both are
-        told as of the generation it began with.
-        """
-        steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
-        failed = [entry for entry in steps if entry.reason is not None]
-        if steps and not failed and self._granted(pod) is pod:
-            self._actuated(pod.metadata.uid)
-        progress = find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS)
-        if progress is None:
-            return
-        since = progress.observed_generation
-        if failed:
-            error = failed[0].message
-            if (progress.reason, progress.message) == ("Error", error):
-                return
-            now = rfc3339(self._clock.now_ns())
-            told = replace(progress, reason="Error", message=error, last_probe_time=now)
-            self._statuses.put_condition(pod, told)
-            message = resize_message("error", pod, error, generation=since)
-            self._recorder.record(pod, "Warning", "ResizeError", message)
-        elif self._is_still_resized(pod, status):
-            return
-        elif not steps and self._statuses.drop_condition(pod, RESIZE_IN_PROGRESS):
-            message = resize_message("completed", pod, generation=since)
-            self._recorder.record(pod, "Normal", "ResizeCompleted", message)
-
-    def _is_still_resized(self, pod: v1.Pod, status: PodStatus) -> bool:
-        """Whether a resize was granted while a round went by what the pod had before, or the round did not
-        come to making it: where there is no sandbox yet, what starts has it anyway.
-        """
-        return self._granted(pod) is not pod or (bool(status.sandboxes) and self._as_actuated(pod) is not pod)
 
     async def _sandbox_ready(self, pod: v1.Pod) -> None:
         """A new sandbox is up: say so at once, pulling images may take long."""
