@@ -30,7 +30,7 @@ class _Limits(NamedTuple):
 
 
 class Version1:
-    """See `CgroupTree`."""
+    """What a `CgroupReader` asks, where there is version 1."""
 
     def __init__(self, hierarchies: Mapping[str, str], clock: Clock) -> None:
         self._clock = clock

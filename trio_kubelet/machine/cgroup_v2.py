@@ -37,7 +37,7 @@ def _pressure_figures(root: str, resource: str) -> list[Figure]:
 
 
 class Version2:
-    """See `CgroupTree`."""
+    """What a `CgroupReader` asks, where there is version 2."""
 
     def __init__(self, root: str, clock: Clock) -> None:
         self._root = root
