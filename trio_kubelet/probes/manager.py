@@ -5,8 +5,7 @@ The kubelet keeps a goroutine per probe; here a heap of due times serves thousan
 containers come in with each status that is generated for a pod, so nothing polls: a new container's readiness
 is probed the moment it may be. Liveness and startup have their turns at whole periods since the pod was first
 seen, as the kubelet's have: a program gets as long as it would get there before a failure counts. Startup is
-tried once before its first turn, for a program that is up already need not wait for that. Changed results go
-out on `updates` to the sync loop; while that has no room they wait here, the latest per container and kind.
+tried once before its first turn, for a program that is up already need not wait for that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import ExecResult, Repeat
 from trio_kubelet.cri.errors import CRIError
@@ -29,7 +27,6 @@ from trio_kubelet.observed.probes import (
     Outcome,
     ProbeKind,
     ProbeReadings,
-    ProbeResult,
     ProbeUpdate,
     ProbeView,
     Verdict,
@@ -51,6 +48,7 @@ from trio_kubelet.probes.decision import (
     phase,
 )
 from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
+from trio_kubelet.probes.results import Results
 from trio_kubelet.probes.runners import (
     ATTEMPTS,
     Exec,
@@ -70,7 +68,6 @@ PATIENCE = 1.0
 """Seconds after which one that waits keeps no other from being started: pods whose probes hang are not to
 hold up those of others.
 """
-UPDATES_CAPACITY = 100
 _LITTLE = 1024
 """Bytes of output beyond which a probe is run in a task of its own each time."""
 
@@ -131,7 +128,7 @@ def probed_containers(pod: v1.Pod) -> Iterator[v1.Container]:
 
 
 class ProbeManager:
-    """Probes, their results, and the channel of changes."""
+    """The probes of all pods, and what they found. Implements `pods.doors.ProbeResults`."""
 
     def __init__(
         self,
@@ -150,13 +147,12 @@ class ProbeManager:
         self._clock = clock
         self._metrics = metrics
         self._agent_started_ns = clock.now_ns()
-        self._kept_before_ns = self._agent_started_ns if keeps_results else 0
-        self.changed: Listeners[[str]] = Listeners()  # UIDs of pods with another verdict than before
+        self._results = Results(kept_before_ns=self._agent_started_ns if keeps_results else 0)
+        self.changed = self._results.changed
         self._workers: dict[ProbeKey, _Worker] = {}
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
         self._views: dict[str, Mapping[str, ProbedContainer]] = {}
         self._ended: set[str] = set()  # pods in a final phase
-        self._results: dict[ProbeKind, dict[str, ProbeResult]] = {kind: {} for kind in ProbeKind}
         self._heap: list[tuple[float, int, _Worker]] = []
         self._taken: dict[float, int] = {}  # how many are due, by moment
         self._numbers = itertools.count(1)
@@ -166,9 +162,6 @@ class ProbeManager:
         self._again: list[tuple[_Worker, float, int]] = []
         self._wake = trio.Event()
         self._sleeps_until = -math.inf  # what is due earlier wakes the scheduling task
-        self._send, self._receive = trio.open_memory_channel[ProbeUpdate](UPDATES_CAPACITY)
-        self._changed: dict[tuple[ProbeKind, str], ProbeUpdate] = {}
-        self._something = trio.Event()
 
     # What the rest of the agent asks and tells.
 
@@ -228,22 +221,15 @@ class ProbeManager:
 
     def view(self) -> ProbeView:
         """Readiness and startup results, for the pods' status."""
-        return ProbeView(
-            active=True,
-            readiness=self._results[ProbeKind.READINESS],
-            startup=self._results[ProbeKind.STARTUP],
-            kept_before_ns=self._kept_before_ns,
-        )
+        return self._results.view()
 
     def readings(self) -> ProbeReadings:
         """Liveness and startup results, for what is to be killed or started."""
-        return ProbeReadings(
-            liveness=self._results[ProbeKind.LIVENESS], startup=self._results[ProbeKind.STARTUP]
-        )
+        return self._results.readings()
 
     def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate]:
         """Where changed results arrive; it has one reader, the sync loop."""
-        return self._receive
+        return self._results.updates()
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -253,7 +239,7 @@ class ProbeManager:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probes until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._deliver)
+            nursery.start_soon(self._results.deliver)
             task_status.started()
             paced = -math.inf  # when all that were started had been, had they been started one by one
             not_before = -math.inf
@@ -336,21 +322,10 @@ class ProbeManager:
             self._report(worker, outcome, now - began)
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
-                self._set_result(worker, container_id, result)
+                self._results.put(worker.key.kind, worker.key.pod_uid, container_id, result)
         due = next_due(worker.due, worker.period, now, self._taken)
         if not self._hand_over(worker, outcome, due):
             self._schedule(worker, due)
-
-    async def _deliver(self) -> None:
-        while True:
-            while self._changed:
-                update = self._changed.pop(next(iter(self._changed)))
-                try:
-                    self._send.send_nowait(update)  # those of one moment are to be one piece of news
-                except trio.WouldBlock:
-                    await self._send.send(update)
-            self._something = trio.Event()
-            await self._something.wait()
 
     # Probes that pass again and again.
 
@@ -408,7 +383,7 @@ class ProbeManager:
             self._view(worker),
             pod_ended=pod.metadata.uid in self._ended,
             pod_deleted=pod.metadata.deletion_timestamp is not None,
-            kept_before_ns=self._kept_before_ns,
+            kept_before_ns=self._results.kept_before_ns,
             now_ns=self._clock.now_ns(),
         )
 
@@ -488,7 +463,7 @@ class ProbeManager:
             worker.repeat = None
         self._rate -= 1 / worker.period
         if worker.state.container_id:
-            self._results[worker.key.kind].pop(worker.state.container_id, None)
+            self._results.drop(worker.key.kind, worker.state.container_id)
         worker.series.forget()
 
     # Results.
@@ -497,18 +472,9 @@ class ProbeManager:
         worker.state = decision.state
         for container_id, result in decision.results:
             if result is None:
-                self._results[worker.key.kind].pop(container_id, None)
+                self._results.drop(worker.key.kind, container_id)
             else:
-                self._set_result(worker, container_id, result)
-
-    def _set_result(self, worker: _Worker, container_id: str, result: ProbeResult) -> None:
-        kind = worker.key.kind
-        if self._results[kind].get(container_id) is result:
-            return
-        self._results[kind][container_id] = result
-        self._changed[kind, container_id] = ProbeUpdate(kind, worker.key.pod_uid, container_id, result)
-        self._something.set()
-        self.changed.tell(worker.key.pod_uid)
+                self._results.put(worker.key.kind, worker.key.pod_uid, container_id, result)
 
     def _report(self, worker: _Worker, outcome: Outcome, seconds: float) -> None:
         """Metrics, log and events of one run."""
