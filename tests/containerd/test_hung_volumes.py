@@ -23,7 +23,7 @@ from tests.containerd.harness import PATIENCE, container, wait_until
 from tests.containerd.test_persistent_volumes import Scene, scene
 from tests.hung_filesystem import HungFilesystem, hung_filesystem
 from tests.kube.apiserver import APIServer
-from trio_kubelet.server.http.serve import Hijack, Request, Response
+from trio_kubelet.server.http.messages import Hijack, Request, Response
 
 HEALTHY = 10
 LATER = 1.0 * PATIENCE  # seconds that healthy pods may take longer than without the others
