@@ -15,7 +15,6 @@ import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.admission import node_admitter, node_shutdown, pressure_monitor
-from trio_kubelet.alone import Alone
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.cgroups.drivers import runtime_cgroup_driver
 from trio_kubelet.common.clock import SystemClock
@@ -61,9 +60,9 @@ from trio_kubelet.tracing import Traces, open_traces
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.metrics import VolumeMetrics
 
-if TYPE_CHECKING:  # imported when a node has an API server
+if TYPE_CHECKING:  # imported where a node has an API server, or has none
+    from trio_kubelet.alone import Alone
     from trio_kubelet.cluster import Cluster
-    from trio_kubelet.dra.api import ClusterClaims
     from trio_kubelet.membership import Membership
 
 log = get_logger(__name__)
@@ -167,29 +166,28 @@ class RealNode:
         self.pressure = pressure_monitor(base)
         self.shutdown = node_shutdown(base)
         self.sources = PodConfig(recorder=base.recorder, clock=base.clock)
-        claims: ClusterClaims | None = None
-        if membership is not None:
-            from trio_kubelet.dra.api import ClusterClaims
-
-            claims = ClusterClaims(membership.client, base.machine.node.node_name)
         self.plugged = Plugged(
             base=base,
             placement=placement,
             loop=loop,
             sources=self.sources,
-            objects=claims,
+            objects=membership.claims if membership else None,
         )
         self.pods = PodManager()
         self.cluster: Cluster | None = None
+        self._side: Cluster | Alone
         if membership is not None:
-            self.cluster = membership.cluster(
+            self._side = self.cluster = membership.cluster(
                 pods=self.pods,
                 health=self.health,
                 pressure=self.pressure,
                 devices=self.plugged.devices.counts,
                 errors=self.shutdown.errors,
             )
-        self._side = self.cluster or Alone(base)
+        else:
+            from trio_kubelet.alone import Alone
+
+            self._side = Alone(base)
         self.storage = self._storage(calls)
         self._ooms = OOMWatcher(base.recorder)
         self.agent = self._agent()

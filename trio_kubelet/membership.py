@@ -19,6 +19,7 @@ from trio_kubelet.common.lanes import CERTIFICATES, NODE_FILES
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.devices.values import Counts
+from trio_kubelet.dra.api import ClusterClaims
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.client_plan import ClientPlan, plan_client
@@ -85,6 +86,11 @@ class Membership:
     def client(self) -> KubeClient:
         """Asks the API server."""
         return self._connections.client
+
+    @property
+    def claims(self) -> ClusterClaims:
+        """The cluster's resource claims."""
+        return ClusterClaims(self.client, self._base.machine.node.node_name)
 
     def cluster(
         self,
