@@ -20,7 +20,8 @@ from tests.runtime.world import World, world
 from trio_kubelet.credential_providers.keyring import AccountSource, Credential, Login, SecretSource
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.runtime.image_access import PRUNE_PERIOD, AccessMetrics, ImageAccess
-from trio_kubelet.runtime.images import ImageManager, ImagePullSettings
+from trio_kubelet.runtime.image_pulls import ImagePullSettings
+from trio_kubelet.runtime.images import ImageManager
 from trio_kubelet.runtime.pull_records import (
     Check,
     Policy,

@@ -17,9 +17,9 @@ from trio_kubelet.credential_providers.keyring import Credential, Login
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService
 from trio_kubelet.runtime import images
+from trio_kubelet.runtime.image_pulls import ImagePullSettings
 from trio_kubelet.runtime.images import (
     ImageManager,
-    ImagePullSettings,
     ImageRequest,
     PresentImage,
     image_user,

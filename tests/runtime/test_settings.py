@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from trio_kubelet.config.types import CrashLoopBackOff, KubeletConfiguration
-from trio_kubelet.runtime.images import ImagePullSettings
+from trio_kubelet.runtime.image_pulls import ImagePullSettings
 from trio_kubelet.runtime.log_rotation import RotationSettings
 from trio_kubelet.runtime.pod_runtime import RuntimeSettings
 

@@ -24,7 +24,7 @@ from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState
 from trio_kubelet.podinfo.doors import LogDirectoryError
 from trio_kubelet.runtime.doors import ContainerRequest, SyncContext
-from trio_kubelet.runtime.images import ImagePullSettings
+from trio_kubelet.runtime.image_pulls import ImagePullSettings
 from trio_kubelet.runtime.log_links import link_name, make_links
 from trio_kubelet.runtime.results import Reason, SyncAction
 

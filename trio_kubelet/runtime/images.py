@@ -1,15 +1,10 @@
-"""Makes images present: pull policies, back-off per pod, one pull at a time or several, one pull
-for many askers.
+"""Makes images present: pull policies, credentials, back-off per pod.
 
-Follows the kubelet's `images` package. Two things are different on purpose: requests of several
-pods for the same image with the same credentials share one pull, and a pull belongs to the task
-that waits for it (if that task is cancelled, the next one that waits takes over), so no pull
-outlives those who want it.
+Follows the kubelet's `images` package; the pulls themselves are in `image_pulls`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -21,18 +16,23 @@ from trio_kubelet.api.images import InvalidImageName, parse_image_name, with_def
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.log import get_logger, shortened
-from trio_kubelet.common.token_bucket import TokenBucket
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.credential_providers.keyring import Credential
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService
-from trio_kubelet.grpc.errors import Code
 from trio_kubelet.podinfo.context import ImageUser
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.runtime.backoff import BackOff, image_pull_back_off
 from trio_kubelet.runtime.doors import AccessCheck
 from trio_kubelet.runtime.image_access import IntentNotWritten, OpenToAll
+from trio_kubelet.runtime.image_pulls import (
+    ImagePulls,
+    ImagePullSettings,
+    Pulled,
+    PullLimitExceeded,
+    pull_error_text,
+)
 from trio_kubelet.runtime.metrics import RuntimeMetrics, size_label
 from trio_kubelet.runtime.results import LONGEST_MESSAGE, Reason, StartError
 
@@ -51,18 +51,6 @@ well, back-offs between them included (ns); must not wait.
 
 def nobody_listens(uid: str, began_ns: int, ended_ns: int) -> None:
     """Nobody measures pulls."""
-
-
-class ImagePullSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How pulls are bounded (configuration: `serializeImagePulls`, `maxParallelImagePulls`,
-    `registryPullQPS`, `registryBurst`). `qps` 0: no limit; `max_parallel` None: no limit.
-    """
-
-    serialize: bool = True
-    max_parallel: int | None = None
-    qps: float = 5.0
-    burst: int = 10
-    by_handler: bool = False  # gate RuntimeClassInImageCriApi: images are asked for by runtime handler
 
 
 class ImageRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,32 +82,8 @@ class PresentImage(msgspec.Struct, frozen=True):
     handler: str = ""
 
 
-_PullKey = tuple[str | bytes, ...]
-
-
-class _Pulled(msgspec.Struct, frozen=True):
-    ref: str
-    seconds: float  # of the pull itself, without waiting for a turn
-    used: int | None  # which of the credentials
-
-
-class _Pull:
-    """A pull that is under way; those who came later wait for `done`."""
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.outcome: _Pulled | CRIError | PullLimitExceeded | None = None  # None: given up before its end
-
-
 def _back_off_key(uid: str, image: str) -> str:
     return f"{uid}_{image}"
-
-
-class PullLimitExceeded(Exception):
-    """More pulls were asked for than `registryPullQPS` allows."""
-
-    def __init__(self) -> None:
-        super().__init__("pull QPS exceeded")
 
 
 class ImageManager:
@@ -144,13 +108,10 @@ class ImageManager:
         self._pulled = pulled
         self._access = access
         self._by_handler = settings.by_handler
-        self._bucket = TokenBucket(settings.qps, settings.burst) if settings.qps > 0 else None
-        turns = 1 if settings.serialize else settings.max_parallel
-        self._turns = trio.CapacityLimiter(turns) if turns else None
+        self._pulls = ImagePulls(service, settings)
         self._back_off: BackOff = image_pull_back_off()
         self._last_failure: dict[str, str] = {}  # back-off key → why the last pull failed
         self._tried_since: dict[str, int] = {}  # back-off key → when the first pull that failed began
-        self._pulls: dict[_PullKey, _Pull] = {}
         self._found: dict[tuple[str, str], _Found] = {}  # by name and runtime handler
 
     async def ensure(self, request: ImageRequest) -> PresentImage:
@@ -252,7 +213,7 @@ class ImageManager:
         try:
             pulled = await self._pull_recorded(request, spec, await lookup.credentials())
         except (CRIError, PullLimitExceeded) as error:
-            text = _pull_error_text(error)
+            text = pull_error_text(error)
             self._event(request, "Warning", "Failed", f'Failed to pull image "{request.image}": {text}')
             now_ns = self._clock.now_ns()
             self._back_off.next(key, now_ns, now_ns)
@@ -275,15 +236,15 @@ class ImageManager:
 
     async def _pull_recorded(
         self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[Credential]
-    ) -> _Pulled:
+    ) -> Pulled:
         """Pulls, and writes down with which credentials that went."""
         auths = [cri.AuthConfig(username=c.login.username, password=c.login.password) for c in credentials]
         access = self._access
         if access is None:
-            return await self._pull_shared(request, spec, auths)
+            return await self._pulls.pull(spec, auths, request.sandbox_config)
         try:
             async with access.pulling(request.image) as record:
-                pulled = await self._pull_shared(request, spec, auths)
+                pulled = await self._pulls.pull(spec, auths, request.sandbox_config)
                 record(pulled.ref, None if pulled.used is None else credentials[pulled.used])
         except IntentNotWritten as error:
             raise StartError(
@@ -291,54 +252,6 @@ class ImageManager:
                 f'Failed to record image pull intent for container image "{request.image}": {error}',
             ) from error
         return pulled
-
-    async def _pull_shared(
-        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
-    ) -> _Pulled:
-        """Joins a pull of the same image that is under way, or does it."""
-        key: _PullKey = (
-            spec.image,
-            spec.runtime_handler,
-            *(auth.SerializeToString(deterministic=True) for auth in credentials),
-        )
-        while (pull := self._pulls.get(key)) is not None:
-            await pull.done.wait()
-            if pull.outcome is not None:
-                return _unwrap(pull.outcome)
-        pull = self._pulls[key] = _Pull()
-        try:
-            try:
-                pull.outcome = await self._pull_with_each(request, spec, credentials)
-            except (CRIError, PullLimitExceeded) as error:
-                pull.outcome = error
-        finally:
-            del self._pulls[key]
-            pull.done.set()
-        return _unwrap(pull.outcome)
-
-    async def _pull_with_each(
-        self, request: ImageRequest, spec: cri.ImageSpec, credentials: Sequence[cri.AuthConfig]
-    ) -> _Pulled:
-        """Pulls with each of the credentials until one works. Each is a turn of its own, so that those of one
-        pod do not hold up the images of others.
-        """
-        seconds = 0.0
-        failures: list[CRIError] = []
-        for used, auth in enumerate(credentials or (None,)):
-            async with self._turns or contextlib.nullcontext():
-                started = trio.current_time()
-                if not used and self._bucket is not None and not self._bucket.try_take(started):
-                    raise PullLimitExceeded
-                try:
-                    ref = await self._service.pull_image(spec, auth, request.sandbox_config)
-                except CRIError as error:
-                    log.error("Failed to pull image", image=spec.image, err=error)
-                    failures.append(error)
-                    continue
-                finally:
-                    seconds += trio.current_time() - started
-            return _Pulled(ref, seconds, None if auth is None else used)
-        raise _aggregate(failures)
 
     async def _inspect_quietly(self, spec: cri.ImageSpec) -> cri.Image:
         """What the runtime says of an image just pulled; an empty answer if it cannot say."""
@@ -388,27 +301,6 @@ class _Lookup:
             found = [found for secret in secrets for found in await secret.credentials(repository)]
             self._found = found[:_MOST_CREDENTIALS]
         return self._found
-
-
-def _unwrap(outcome: _Pulled | CRIError | PullLimitExceeded) -> _Pulled:
-    if isinstance(outcome, _Pulled):
-        return outcome
-    raise outcome
-
-
-def _aggregate(failures: Sequence[CRIError]) -> CRIError:
-    """One error for all attempts; its text lists each different one, as Go's aggregates do."""
-    texts = list(dict.fromkeys(_pull_error_text(error) for error in failures))
-    if len(failures) == 1:
-        return failures[0]
-    return CRIError(Code.UNKNOWN, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]", "PullImage")
-
-
-def _pull_error_text(error: Exception) -> str:
-    """The error's text; the gRPC frame is left out where the code says nothing (kubelet: `Unknown`)."""
-    if isinstance(error, CRIError) and error.code is Code.UNKNOWN:
-        return error.message
-    return str(error)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -47,7 +47,8 @@ from trio_kubelet.runtime.doors import (
 from trio_kubelet.runtime.gc import GarbageCollector, containers_to_prune
 from trio_kubelet.runtime.hooks import HookClient, HookRunner
 from trio_kubelet.runtime.image_access import OpenToAll
-from trio_kubelet.runtime.images import ImageManager, ImagePullSettings, PullListener, nobody_listens
+from trio_kubelet.runtime.image_pulls import ImagePullSettings
+from trio_kubelet.runtime.images import ImageManager, PullListener, nobody_listens
 from trio_kubelet.runtime.kill_pod import Killer, nothing_ended
 from trio_kubelet.runtime.log_linker import LogLinker
 from trio_kubelet.runtime.log_rotation import LogRotator, Observed, RotationSettings
