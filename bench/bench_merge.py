@@ -6,30 +6,25 @@ the file source and a watch do), and one that decoded everything anew (a list af
 
 from __future__ import annotations
 
-import json
-import pathlib
 from typing import Any
 
 import msgspec
 import pytest
 
+from bench.bench_uid import manifest
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.podinfo.updates import PodOperation
 from trio_kubelet.sources.manifest import Origin, static_pod
 from trio_kubelet.sources.merge import merge
 
-MANIFESTS = pathlib.Path(__file__).parents[1] / "tests" / "golden" / "static-pods.json"
 SIZE = 1000
 SECOND = 1_000_000_000
 
 
 def thousand_pods() -> list[Pod]:
-    vectors = json.loads(MANIFESTS.read_text())["vectors"]
-    manifest = next(v["manifest"] for v in vectors if "kubeadm" in v["file"]).encode()
+    one = manifest()
     return [
-        static_pod(
-            manifest.replace(b"name: kubeadm-apiserver", b"name: p%d" % n), Origin("n", "file", f"/{n}")
-        )
+        static_pod(one.replace(b"name: kubeadm-apiserver", b"name: p%d" % n), Origin("n", "file", f"/{n}"))
         for n in range(SIZE)
     ]
 
