@@ -26,7 +26,7 @@ from tests.kube.apiserver import APIServer
 from trio_kubelet.server.http.messages import Hijack, Request, Response
 
 HEALTHY = 10
-LATER = 1.0 * PATIENCE  # seconds that healthy pods may take longer than without the others
+LATER = 1.0 * PATIENCE  # seconds above half as long again that healthy pods may take beside the others
 LONGEST_PAGE = 1.0 * PATIENCE
 THREADS = 50
 PAGES = ("/healthz", "/pods", "/stats/summary", "/metrics", "/metrics/cadvisor")
@@ -139,6 +139,13 @@ async def rounds(s: Scene, what: str, *numbers: int) -> list[float]:
     return [min(each) for each in zip(*took, strict=True)]
 
 
+def as_quick(took: list[float], alone: list[float]) -> bool:
+    """Whether healthy pods go on as without the others. Who waits for one that hangs waits ten seconds and
+    more.
+    """
+    return all(now < 1.5 * before + LATER for before, now in zip(alone, took, strict=True))
+
+
 @asynccontextmanager
 async def pages_read(s: Scene) -> AsyncIterator[None]:
     """All pages answer meanwhile."""
@@ -234,7 +241,7 @@ async def test_hung_volumes_cost_nobody_else_anything(
             threads = threads_of(s)
             print(f"{threads} threads")
             assert took < usual + 5 * PATIENCE
-            assert all(now < before + LATER for before, now in zip(alone, beside, strict=True))
+            assert as_quick(beside, alone)
             assert threads < THREADS
             await until_gone(s, "ran", "ran-part")
             delete(s, "inner")
@@ -249,7 +256,7 @@ async def test_hung_volumes_cost_nobody_else_anything(
             assert time.monotonic() - began < 5 * PATIENCE
             async with pages_read(s):
                 after = await rounds(s, "after a restart", 20, 21, 22)
-            assert all(now < before + LATER for before, now in zip(alone, after, strict=True))
+            assert as_quick(after, alone)
             s.driver.process.send_signal(signal.SIGCONT)
             hanging.go_on(s)
             for name in volumes:
