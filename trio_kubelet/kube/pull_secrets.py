@@ -22,7 +22,6 @@ from trio_kubelet.credential_providers.keyring import (
     parse_docker_config,
     parse_legacy_docker_config,
 )
-from trio_kubelet.credential_providers.many_logins import ManyLogins
 from trio_kubelet.podinfo.doors import ClusterObjects, PodRecorderDoor, read_all
 
 log = get_logger(__name__)
@@ -93,7 +92,11 @@ class PullSecrets:
             )
         if not gathered.keyring:
             return None
-        return ManyLogins(gathered.keyring.lookup, owner) if much else gathered.keyring
+        if not much:
+            return gathered.keyring
+        from trio_kubelet.credential_providers.many_logins import ManyLogins
+
+        return ManyLogins(gathered.keyring.lookup, owner)
 
 
 class _Gathered(NamedTuple):
