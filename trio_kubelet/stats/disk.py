@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.machine.values import DiskUse
+from trio_kubelet.volumes.files import OpenDirectory
 from trio_kubelet.volumes.mount_points import enter
 
 _BLOCK = 512
@@ -129,23 +130,11 @@ def _walk(directory: str, device: int) -> Generator[os.stat_result | None, None,
             level.close()
 
 
-class _Level:
-    """An open directory that is looked through."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        try:
-            self._found = os.scandir(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+class _Level(OpenDirectory):
+    """A directory that is looked through."""
 
     def next(self) -> os.DirEntry[str] | None:
         """The next name as far as the directory can be read; None at the end."""
         with suppress(OSError):
-            return next(self._found, None)
+            return next(self.found, None)
         return None
-
-    def close(self) -> None:
-        self._found.close()
-        os.close(self.descriptor)

@@ -130,21 +130,32 @@ def _remove_in(above: int, name: str) -> None:
     os.rmdir(name, dir_fd=above)
 
 
-class _Level:
-    """An open directory that is being emptied; `name` is "" if it was opened from one in it."""
+class OpenDirectory:
+    """An open directory whose names are gone through. Raises OSError; the descriptor is closed then."""
 
-    def __init__(self, descriptor: int, name: str = "") -> None:
+    def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self.name = name
         try:
-            self._found = os.scandir(descriptor)
+            self.found = os.scandir(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
 
+    def close(self) -> None:
+        self.found.close()
+        os.close(self.descriptor)
+
+
+class _Level(OpenDirectory):
+    """One that is being emptied; `name` is "" if it was opened from one in it."""
+
+    def __init__(self, descriptor: int, name: str = "") -> None:
+        super().__init__(descriptor)
+        self.name = name
+
     def next_directory(self) -> str | None:
         """Removes what is no directory as far as the next one; None at the end."""
-        for entry in self._found:
+        for entry in self.found:
             if entry.is_dir(follow_symlinks=False):
                 return entry.name
             os.unlink(entry.name, dir_fd=self.descriptor)
@@ -152,10 +163,6 @@ class _Level:
 
     def inode(self) -> int:
         return os.fstat(self.descriptor).st_ino
-
-    def close(self) -> None:
-        self._found.close()
-        os.close(self.descriptor)
 
 
 def _empty(top: _Level) -> None:
