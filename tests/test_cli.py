@@ -122,6 +122,29 @@ def test_help_into_a_closed_pipe_is_quiet() -> None:
     assert process.returncode == 128 + signal.SIGPIPE, "as if the signal had ended it"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--help"], ["--version"], ["inspect", "--help"], ["sim", "--help"], ["standalone", "--help"]),
+        ["inspect", "examples/manifests/web.yaml"],
+    ],
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_cannot_be_written_is_one_line(words: list[str], buffered: bool) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trio_kubelet", *words],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"trio-kubelet: write /dev/stdout: no space left on device\n"
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_what_is_closed_is_nobodys(closed: str) -> None:
     """The next file that is opened would be standard output, as a connection to the agent."""

@@ -2,7 +2,7 @@
 
 Everything heavy is imported only by the path that needs it: start-up time and the memory of `--help` or a
 wrong flag are what a user feels first. Exit codes: 0 after a clean stop (SIGTERM, SIGINT) and after help, 1
-when the agent cannot start or fails, 141 when nobody reads the output any more.
+when the agent cannot start or fails and when the output cannot be written, 141 when nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -56,22 +56,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     _settle_streams()
     try:
-        if args and args[0] in _COMMANDS:
-            module = importlib.import_module(_COMMANDS[args[0]])
-            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            # The commands that ask the agent are one module, which needs the word itself.
-            own = args if _COMMANDS[args[0]].endswith(".commands.main") else args[1:]
-            return int(module.main(own))
-        return _node_agent(args)
-    except BrokenPipeError:
-        # The reader of our output left, as `| head` does. Keep the interpreter from trying again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return _UNREAD
+        try:
+            return _tool(args) if args and args[0] in _COMMANDS else _node_agent(args)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:  # of whatever else fails its module tells
+        return _unwritten(error)
     except KeyboardInterrupt:  # before there was anything to take down or to go on with
         return _INTERRUPTED
     finally:
         logging.flush()
+
+
+def _tool(args: list[str]) -> int:
+    name = _COMMANDS[args[0]]
+    module = importlib.import_module(name)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The commands that ask the agent are one module, which needs the word itself.
+    return int(module.main(args if name.endswith(".commands.main") else args[1:]))
+
+
+def _unwritten(error: OSError) -> int:
+    """The end of a command whose output could not be written; the interpreter does not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):  # the reader left, as `| head` does
+        return _UNREAD
+    from trio_kubelet.common.go_words import error_words
+
+    _say(f"trio-kubelet: write /dev/stdout: {error_words(error)}")
+    return 1
 
 
 def _settle_streams() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 import trio
@@ -9,13 +10,17 @@ import trio
 from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.commands.output import complain
+from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.server.pages.forward import page_port
 from trio_kubelet.server.pages.node_page import ROOT
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serves until Ctrl-C; returns the exit code."""
+    """Serves until SIGINT or SIGTERM; returns the exit code.
+
+    Raises OSError when the address cannot be printed.
+    """
     parser = Parser(
         prog="trio-kubelet page",
         description="Serves the page of this node's agent on a loopback port, for a browser on this machine.",
@@ -32,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
     except (AgentUnreachable, OSError) as exc:
         complain(f"trio-kubelet: {error_words(exc)}")
         return 1
-    except KeyboardInterrupt:
-        pass
+    except ExceptionGroup as group:
+        raise next(iter(leaves(group))) from None
     return 0
 
 
@@ -45,6 +50,7 @@ def _port(text: str) -> int:
 
 
 async def _serve(socket_path: str, port: int) -> None:
-    async with page_port(socket_path, port) as address:
-        print(address, flush=True)
-        await trio.sleep_forever()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with page_port(socket_path, port) as address:
+            print(address, flush=True)
+            await anext(aiter(signals))

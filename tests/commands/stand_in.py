@@ -76,6 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             "/debug/events": [event for event in EVENTS if event["number"] > after],
             "/debug/node": NODE,
             "/stats/summary": SUMMARY,
+            "/page/": "",
         }
         ASKED.append(self.path)
         if path == REFUSED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -70,11 +71,16 @@ def test_what_is_asked_for_as_with_kubectl(
     assert sorted(capsys.readouterr().out.split()) == sorted(names)
 
 
-@pytest.mark.parametrize("words", [["get", "pods"], ["logs", "web", "-c", "c"]])
-def test_an_output_that_cannot_be_written_is_an_error(agent: Path, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["get", "pods"], ["logs", "web", "-c", "c"], ["top", "pods"], ["get", "--help"], ["page"]],
+)
+@pytest.mark.parametrize("buffered", [True, False])
+def test_an_output_that_cannot_be_written_is_an_error(agent: Path, words: list[str], buffered: bool) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "trio_kubelet", *words, "--root-dir", str(agent)],
+            env=os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"},
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import ipaddress
 import os
@@ -90,6 +91,30 @@ def test_an_agent_that_cannot_start_is_said_in_a_line(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert command.run_command(["--simulated", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "trio-kubelet: error: the certificate cannot be used\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_a_display_that_cannot_be_written_ends_the_node(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run(*settings: object) -> None:
+        await trio.sleep_forever()
+
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("trio_kubelet.agent.run", run)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("sys.stdout", Broken())
+    if number == errno.EPIPE:
+        with pytest.raises(BrokenPipeError):
+            command.run_command(["--simulated", str(tmp_path)])
+        assert capsys.readouterr().err == ""
+    else:
+        assert command.run_command(["--simulated", str(tmp_path)]) == 1
+        said = capsys.readouterr().err
+        assert said == "trio-kubelet: error: /dev/stdout: no space left on device\n"
 
 
 def test_one_process_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from trio_kubelet.commands.queries import KINDS, NotThere
 from trio_kubelet.commands.render import SeveralPods
 from trio_kubelet.commands.selector import parse_selector
 from trio_kubelet.commands.show import describe, top
-from trio_kubelet.common.go_words import error_words, parse_integer
+from trio_kubelet.common.go_words import parse_integer
 
 _GET, _DESCRIBE, _TOP = ("pod", "node", "event", "top"), ("pod", "node", "event"), ("pod", "node")
 _RUNS: Final[Mapping[str, Callable[[argparse.Namespace, str], None]]] = {
@@ -37,7 +37,7 @@ _FORMS = "wide, json, yaml, name, jsonpath=TEMPLATE, jsonpath-as-json=, custom-c
 def main(argv: Sequence[str]) -> int:
     """Runs one of the commands; returns the exit code, that of the container's command after `exec`.
 
-    Raises BrokenPipeError when the reader of its output left.
+    Raises OSError when its output cannot be written.
     """
     options = _options(argv)
     try:
@@ -49,11 +49,6 @@ def main(argv: Sequence[str]) -> int:
         _RUNS[options.command](options, socket_path)
     except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
         complain(f"trio-kubelet: {exc}")
-        return 1
-    except BrokenPipeError:
-        raise
-    except OSError as exc:  # what has to do with the agent is told above
-        complain(f"trio-kubelet: write /dev/stdout: {error_words(exc)}")
         return 1
     except KeyboardInterrupt:
         return 0

@@ -33,6 +33,7 @@ from trio_kubelet.cli import report
 from trio_kubelet.commands.client import SIMULATED_PREFIX, SOCKET_NAME, STANDALONE_BASE
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import STANDALONE
 from trio_kubelet.common.service import ServiceManager
 from trio_kubelet.config.flag_table import kubelet_flags
@@ -102,11 +103,17 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def run_command(argv: Sequence[str]) -> int:
-    """Parse, run until a signal, take down; returns the exit code."""
+    """Parse, run until a signal, take down; returns the exit code.
+
+    Raises BrokenPipeError when the reader of the display left.
+    """
     options = parse(argv)
     code = 1
+    unread: list[BaseException] = []
     try:
         code = trio.run(_until_signal, options, strict_exception_groups=True)
+    except* BrokenPipeError as group:
+        unread = list(leaves(group))
     except* (
         CannotStart,
         PackagesUnavailable,
@@ -116,7 +123,9 @@ def run_command(argv: Sequence[str]) -> int:
         OSError,
     ) as group:
         for error in leaves(group):
-            _say(f"error: {error}")
+            _say(f"error: {error_words(error)}")
+    for each in unread:
+        raise each
     return code
 
 

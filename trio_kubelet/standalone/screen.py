@@ -89,7 +89,7 @@ class Screen:
         self._port = port
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Show until cancelled. Raises OSError when the display cannot be written."""
         if self._out.isatty():
             await self._draw()
         else:
@@ -123,4 +123,8 @@ class Screen:
             self._out.write(text)
             self._out.flush()
 
-        await TERMINAL.run(write)
+        try:
+            await TERMINAL.run(write)
+        except OSError as exc:
+            exc.filename = "/dev/stdout"
+            raise
