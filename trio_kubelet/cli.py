@@ -2,7 +2,8 @@
 
 Everything heavy is imported only by the path that needs it: start-up time and the memory of `--help` or a
 wrong flag are what a user feels first. Exit codes: 0 after a clean stop (SIGTERM, SIGINT) and after help, 1
-when the agent cannot start or fails and when the output cannot be written, 141 when nobody reads it any more.
+when the agent cannot start or fails and when the output cannot be written, 130 when Ctrl-C broke a command
+off, 141 when nobody reads the output any more.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except OSError as error:  # of whatever else fails its module tells
         return _unwritten(error)
-    except KeyboardInterrupt:  # before there was anything to take down or to go on with
+    except KeyboardInterrupt:  # there is nothing to take down
         return _INTERRUPTED
     finally:
         logging.flush()

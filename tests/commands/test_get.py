@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -255,7 +256,8 @@ def test_a_watch_prints_what_changes(
 ) -> None:
     gone = {**POD, "status": {"phase": "Failed", "reason": "Evicted"}}
     passing_seconds += [{**POD}, gone, gone]
-    assert run(agent, "get", "pods", "-w", "-o", "json") == 0
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "get", "pods", "-w", "-o", "json")
     text = capsys.readouterr().out
     decoder, found = json.JSONDecoder(), []
     while text.strip():
@@ -264,6 +266,22 @@ def test_a_watch_prints_what_changes(
         text = text.lstrip()[end:]
     assert [each["status"]["phase"] for each in found] == ["Running", "Failed"]
     assert {each["kind"] for each in found} == {"Pod"}
+
+
+@pytest.mark.parametrize("words", [["get", "pods", "-w"], ["get", "events", "-w", "-o", "name"]])
+def test_ctrl_c_ends_a_watch_as_it_ends_others(agent: Path, words: list[str]) -> None:
+    EVENTS[:] = [an_event(1)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "trio_kubelet", *words, "--root-dir", str(agent)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1] == b""
+    EVENTS.clear()
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_a_watch_of_the_table(
@@ -275,7 +293,8 @@ def test_a_watch_of_the_table(
     passing_seconds += [{**POD}, {**POD, "status": {"phase": "Failed", "reason": "Evicted"}}]
     seconds = itertools.count(10**9, 1000)
     monkeypatch.setattr(time, "time_ns", lambda: next(seconds) * 10**9)  # an age alone is no change
-    assert run(agent, "get", "pods", "--watch") == 0
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "get", "pods", "--watch")
     out = capsys.readouterr().out
     assert out.count("READY") == out.count("ImagePullBackOff") == out.count("Evicted") == 1
 
@@ -304,7 +323,8 @@ def test_a_watch_of_the_node(
         status["conditions"] = [news.pop(0)]
 
     monkeypatch.setattr(time, "sleep", sleep)
-    assert run(agent, "get", "node", "-w") == 0
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "get", "node", "-w")
     rows = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
     assert rows == ["STATUS", "Ready", "NotReady"]
 

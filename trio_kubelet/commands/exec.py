@@ -32,13 +32,13 @@ PROTOCOL: Final = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = b"\0", 1, 2, 3, b"\4", b"\xff"
 _READ = 64 * 1024
 _CONNECT_SECONDS = 30.0
-_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
-    """Runs the command; returns its exit code, 130 when Ctrl-C broke it off.
+    """Runs the command; returns its exit code.
 
-    Raises AgentUnreachable, NotThere; OSError when our output cannot be written, as when its reader left.
+    Raises AgentUnreachable, NotThere; OSError when our output cannot be written, as when its reader left;
+    KeyboardInterrupt when Ctrl-C broke it off.
     """
     pod = the_pod(options.pod, options.namespace, socket_path)
     if (phase := pod.get("status", {}).get("phase")) in ("Succeeded", "Failed"):
@@ -55,25 +55,21 @@ def run_in_container(options: argparse.Namespace, socket_path: str) -> int:
     with _raw_terminal(terminal):
         try:
             return trio.run(_run, socket_path, target, options.stdin, terminal)
-        except KeyboardInterrupt:
-            return _INTERRUPTED
         except BaseExceptionGroup as group:
-            return _end(group)
+            raise _reason(group) from None
 
 
-def _end(group: BaseExceptionGroup[BaseException]) -> int:
+def _reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What a group means: tasks fail beside each other, but there is one thing to say."""
     for each in leaves(group):
-        if isinstance(each, KeyboardInterrupt):
-            return _INTERRUPTED
         if isinstance(each, ConnectionRejected):  # raised by the task that reads, when the answer has a body
             said = (each.body or b"").decode("utf-8", "replace").strip()
-            raise AgentUnreachable(said or f"the agent answered {each.status_code}") from None
+            return AgentUnreachable(said or f"the agent answered {each.status_code}")
         if isinstance(each, HandshakeError):
-            raise AgentUnreachable(f"the agent did not answer as it should ({each})") from None
-        if isinstance(each, AgentUnreachable | OSError):
-            raise each from None
-    raise group
+            return AgentUnreachable(f"the agent did not answer as it should ({each})")
+        if isinstance(each, AgentUnreachable | OSError | KeyboardInterrupt):
+            return each
+    return group
 
 
 @contextmanager

@@ -37,7 +37,7 @@ _FORMS = "wide, json, yaml, name, jsonpath=TEMPLATE, jsonpath-as-json=, custom-c
 def main(argv: Sequence[str]) -> int:
     """Runs one of the commands; returns the exit code, that of the container's command after `exec`.
 
-    Raises OSError when its output cannot be written.
+    Raises OSError when its output cannot be written, and KeyboardInterrupt.
     """
     options = _options(argv)
     try:
@@ -50,8 +50,6 @@ def main(argv: Sequence[str]) -> int:
     except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
         complain(f"trio-kubelet: {exc}")
         return 1
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
