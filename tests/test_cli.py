@@ -90,6 +90,36 @@ def test_a_mistake_is_one_line_and_exit_code_1(args: list[str], reason: str) -> 
     assert reason in line
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["sim"], "the following arguments are required: --socket"),
+        (["sim", "--socket=/s", "--pods=many"], "argument --pods: invalid int value: 'many'"),
+        (["sim", "--sock=/s"], "the following arguments are required: --socket"),
+        (["standalone", "--nope"], "unrecognized arguments: --nope"),
+        (["standalone", "--name=A_B"], "A_B"),
+        (["page", "--nope"], "unrecognized arguments: --nope"),
+        (["get"], "the following arguments are required: KIND"),
+        (["exec", "web"], "the command stands behind --"),
+    ],
+)
+def test_a_mistake_is_exit_code_1_of_every_tool(words: list[str], reason: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "trio_kubelet", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    line, hint = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert reason in line
+    assert hint == f"See 'trio-kubelet {words[0]} --help' for usage."
+
+
 def test_a_mistake_in_json() -> None:
     *said, line = run("--logging-format=json", "--port=0").stderr.splitlines()
     assert [each.split(",")[0] for each in said] == [

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.commands.output import complain
+from trio_kubelet.common.arguments import Parser, said
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.server.pages.forward import page_port

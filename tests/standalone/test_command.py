@@ -39,7 +39,7 @@ def test_a_name_that_a_node_cannot_have_is_refused_before_anything_is_made(
     monkeypatch.setattr(command, "BASE", tmp_path / "base")
     with pytest.raises(SystemExit) as ended:
         command.run_command([f"--name={name}", str(tmp_path)])
-    assert ended.value.code == 2
+    assert ended.value.code == 1
     assert "up to 12 lower-case letters, digits and dashes" in capsys.readouterr().err
     assert not command.BASE.exists()
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api.timestamps import parse_rfc3339
-from trio_kubelet.commands.arguments import Parser, said
 from trio_kubelet.commands.client import AgentUnreachable, add_where, find_socket
 from trio_kubelet.commands.field_selector import field_selector, parse_field_selector
 from trio_kubelet.commands.forms import TABLE, parse_form
@@ -21,6 +20,7 @@ from trio_kubelet.commands.queries import KINDS, NotThere
 from trio_kubelet.commands.render import SeveralPods
 from trio_kubelet.commands.selector import parse_selector
 from trio_kubelet.commands.show import describe, top
+from trio_kubelet.common.arguments import Parser, said
 from trio_kubelet.common.go_words import parse_integer
 
 _GET, _DESCRIBE, _TOP = ("pod", "node", "event", "top"), ("pod", "node", "event"), ("pod", "node")

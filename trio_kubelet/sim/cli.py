@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import trio
 
+from trio_kubelet.common.arguments import Parser
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.log import get_logger
@@ -23,10 +24,12 @@ log = get_logger(__name__)
 _CHURN_PERIOD = 0.1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's arguments."""
-    out = argparse.ArgumentParser(
-        prog="trio-kubelet sim", description="Serves a simulated container runtime (CRI v1) on a unix socket."
+    out = Parser(
+        prog="trio-kubelet sim",
+        description="Serves a simulated container runtime (CRI v1) on a unix socket.",
+        allow_abbrev=False,
     )
     out.add_argument("--socket", required=True, help="path of the unix socket to serve on")
     out.add_argument("--pods", type=int, default=0, help="pods that run from the start (default 0)")

@@ -12,7 +12,6 @@ Where no real runtime can run, the simulated one takes containerd's place, and t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import os
@@ -32,6 +31,7 @@ from trio_kubelet import agent
 from trio_kubelet.cli import report
 from trio_kubelet.commands.client import SIMULATED_PREFIX, SOCKET_NAME, STANDALONE_BASE
 from trio_kubelet.common import log as logging
+from trio_kubelet.common.arguments import Parser
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import STANDALONE
@@ -72,16 +72,17 @@ class Options:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """Read the arguments; argparse ends the process with code 2 on bad ones."""
+    """Read the arguments; bad ones end the process with code 1."""
     own = list(argv)
     agent_flags: list[str] = []
     if "--" in own:
         at = own.index("--")
         own, agent_flags = own[:at], own[at + 1 :]
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="trio-kubelet standalone",
         description="Runs pods from a directory of manifests on this machine, with a private containerd.",
         epilog="Flags after -- go to the agent.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "manifests", nargs="?", type=Path, help="directory of pod manifests (default: examples)"
