@@ -19,8 +19,8 @@ from tests.server.test_go_regexp import needs_re2
 from trio_kubelet.common.beneath import look_beneath
 from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.server.doors import ClosableBody
-from trio_kubelet.server.http.files import wanted_range
 from trio_kubelet.server.http.messages import Request, Response, parse_target
+from trio_kubelet.server.http.ranges import InvalidRange, wanted_ranges
 from trio_kubelet.server.logs import system_logs
 from trio_kubelet.server.logs.query import journal_arguments, read_query
 from trio_kubelet.server.logs.system_logs import SystemLogs
@@ -97,8 +97,10 @@ async def test_redirects(logs: Path, target: str, place: str) -> None:
         ("bytes=13-", 206, "c\n", "bytes 13-14/15"),
         ("bytes=13-99", 206, "c\n", "bytes 13-14/15"),
         ("bytes=200-400", 416, "invalid range: failed to overlap\n", "bytes */15"),
-        ("bytes=0-1,3-4", 200, "0123456789\nabc\n", None),
-        ("lines=1-2", 200, "0123456789\nabc\n", None),
+        ("bytes=200-400,1-2", 206, "12", "bytes 1-2/15"),
+        ("bytes=0-,0-", 200, "0123456789\nabc\n", None),
+        ("lines=1-2", 416, "invalid range\n", None),
+        ("bytes=5-2", 416, "invalid range\n", None),
     ],
 )
 async def test_ranges(logs: Path, wanted: str | None, status: int, body: str, shown: str | None) -> None:
@@ -109,6 +111,21 @@ async def test_ranges(logs: Path, wanted: str | None, status: int, body: str, sh
     if status != 416:
         assert said["Content-Length"] == str(len(body))
         assert said["Last-Modified"] == "Fri, 02 Jan 2026 03:04:05 GMT"
+
+
+async def test_several_ranges(logs: Path) -> None:
+    answer, given = await ask(logs, "/logs/app/a.log", True, range="bytes=0-1, -3, 900-")
+    said = dict(answer.headers)
+    kind, _, boundary = said["Content-Type"].partition("; boundary=")
+    assert (answer.status, kind) == (206, "multipart/byteranges")
+    assert "Content-Range" not in said
+    assert said["Content-Length"] == str(len(given))
+    text = "Content-Type: text/plain; charset=utf-8"
+    assert given == (
+        f"--{boundary}\r\nContent-Range: bytes 0-1/15\r\n{text}\r\n\r\n01"
+        f"\r\n--{boundary}\r\nContent-Range: bytes 12-14/15\r\n{text}\r\n\r\nbc\n"
+        f"\r\n--{boundary}--\r\n"
+    )
 
 
 @pytest.fixture
@@ -399,12 +416,42 @@ def test_how_the_journal_is_asked() -> None:
     ]
 
 
-def test_a_wrong_range_asks_for_everything() -> None:
-    assert wanted_range("bytes=5-2", 10) is None
-    assert wanted_range("bytes=-", 10) is None
-    assert wanted_range("bytes=-0", 10) == ()
-    assert wanted_range("bytes=0-" + "9" * 5000, 10) is None, "no number is made of so many digits"
-    assert wanted_range("bytes=3-" + "9" * 99, 10) == (3, 7)
+@pytest.mark.parametrize(
+    ("header", "size", "ranges"),
+    [
+        ("", 10, []),
+        ("bytes=3-4", 10, [(3, 2)]),
+        ("bytes= 3 - 4 ,\t-2,", 10, [(3, 2), (8, 2)]),
+        ("bytes=", 10, []),
+        ("bytes=,", 10, []),
+        ("bytes=3-9223372036854775807", 10, [(3, 7)]),
+        ("bytes=-99", 10, [(0, 10)]),
+        ("bytes=-0", 10, [(10, 0)]),
+        ("bytes=10-x,0-0", 10, [(0, 1)]),
+        ("bytes=0-8,8-9", 10, []),  # more than there is
+        ("bytes=" + ",".join(["0-0"] * 200), 200, [(0, 1)] * 200),
+        ("bytes=" + ",".join(["0-0"] * 201), 999, []),
+        ("bytes=5-", 0, []),
+        ("bytes=-5", 0, [(0, 0)]),
+    ],
+)
+def test_which_bytes_are_asked_for(header: str, size: int, ranges: list[tuple[int, int]]) -> None:
+    """As Go's server has it, for better or worse."""
+    assert list(wanted_ranges(header, size)) == ranges
+
+
+@pytest.mark.parametrize(
+    ("header", "overlaps"),
+    [
+        *(("3-4", True), ("Bytes=3-4", True), ("bytes=3", True), ("bytes=-", True)),
+        *(("bytes=--3", True), ("bytes=3-2", True), ("bytes=0-1,x-2", True), ("bytes=0-" + "9" * 5000, True)),
+        *(("bytes=10-,99-100", False), ("bytes=-9223372036854775808", True)),
+    ],
+)
+def test_what_is_no_range(header: str, overlaps: bool) -> None:
+    with pytest.raises(InvalidRange) as found:
+        wanted_ranges(header, 10)
+    assert found.value.overlaps is overlaps
 
 
 @pytest.mark.parametrize(

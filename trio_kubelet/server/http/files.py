@@ -11,12 +11,14 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from email.utils import formatdate, mktime_tz, parsedate_tz
 from urllib.parse import quote
 
 from trio_kubelet.common.lanes import NODE_LOGS
 from trio_kubelet.server.http.messages import NOSNIFF, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.http.ranges import ByteRange, InvalidRange, parts_of, wanted_ranges
 
 PIECE = 64 * 1024
 SNIFFED = 512
@@ -34,7 +36,6 @@ TYPES = {
     ".xml": "text/xml; charset=utf-8",
 }
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
-_RANGE = re.compile(r"bytes=\s*(\d{0,99})\s*-\s*(\d{0,99})\s*", re.ASCII)
 
 
 Opener = Callable[[str], int]
@@ -195,36 +196,22 @@ async def _content(request: Request, file: _File, name: str, modified: int) -> R
         await NODE_LOGS.run(os.pread, file.descriptor, SNIFFED, 0, owner=name)
     )
     size = file.info.st_size
-    first, count = 0, size
-    status = 200
-    headers = [("Accept-Ranges", "bytes"), ("Content-Type", kind), _last_modified(modified)]
     condition = request.header("if-range")
-    if not condition or _moment(condition) == modified:
-        wanted = wanted_range(request.header("range"), size)
-        if wanted == ():
-            extra = (("Content-Range", f"bytes */{size}"), *NOSNIFF)
-            return text(416, "invalid range: failed to overlap\n", extra)
-        if wanted:
-            first, count, status = wanted[0], wanted[1], 206
-            headers.append(("Content-Range", f"bytes {first}-{first + count - 1}/{size}"))
-    headers.append(("Content-Length", str(count)))
-    return Response(status=status, headers=headers, body=FileBody(file.descriptor, name, first, count))
-
-
-def wanted_range(header: str | None, size: int) -> tuple[int, int] | tuple[()] | None:
-    """First byte and count; () when nothing overlaps, None for everything (also for several ranges)."""
-    found = _RANGE.fullmatch(header or "")
-    if found is None or not any(found.groups()):
-        return None
-    first, last = found.groups()
-    if not first:
-        count = min(int(last), size)
-        return (size - count, count) if count else ()
-    start = int(first)
-    end = min(int(last), size - 1) if last else size - 1
-    if last and int(last) < start:
-        return None
-    return (start, end - start + 1) if start < size else ()
+    asked = request.header("range") if not condition or _moment(condition) == modified else None
+    try:
+        ranges = wanted_ranges(asked or "", size)
+    except InvalidRange as exc:
+        extra = () if exc.overlaps else (("Content-Range", f"bytes */{size}"),)
+        return text(416, f"{exc}\n", (*extra, *NOSNIFF))
+    parts: Sequence[bytes | ByteRange] = ranges or [ByteRange(0, size)]
+    headers = [("Accept-Ranges", "bytes"), _last_modified(modified)]
+    if len(ranges) == 1:
+        headers.append(("Content-Range", ranges[0].shown(size)))
+    elif ranges:
+        kind, parts = parts_of(ranges, kind, size)
+    body = FileBody(file.descriptor, name, *parts)
+    headers += [("Content-Type", kind), ("Content-Length", str(body.size))]
+    return Response(status=206 if ranges else 200, headers=headers, body=body)
 
 
 def sniff(data: bytes) -> str:
@@ -235,30 +222,35 @@ def sniff(data: bytes) -> str:
 
 
 class FileBody:
-    """`count` bytes of a file from `first`; fewer when it was cut short meanwhile, which ends the connection.
+    """Parts of a file, and what stands between them; less when it was cut short meanwhile, which ends the
+    connection. `size` is that of all of it.
 
     The file is its to close.
     """
 
-    def __init__(self, descriptor: int, name: str, first: int, count: int) -> None:
+    def __init__(self, descriptor: int, name: str, *parts: bytes | ByteRange) -> None:
         # An object of Python's closes what nobody closed.
         self._file = os.fdopen(descriptor, "rb", buffering=0)
         self._name = name
-        self._first = first
-        self._count = count
+        self._parts = deque(parts)
+        self.size = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
 
     def __aiter__(self) -> FileBody:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._count <= 0:
-            raise StopAsyncIteration
-        size = min(PIECE, self._count)
-        data = await NODE_LOGS.run(os.pread, self._file.fileno(), size, self._first, owner=self._name)
-        if not data:
-            raise StopAsyncIteration
-        self._first, self._count = self._first + len(data), self._count - len(data)
-        return data
+        while self._parts:
+            part = self._parts.popleft()
+            if isinstance(part, bytes):
+                return part
+            if part.length > 0:
+                count = min(PIECE, part.length)
+                data = await NODE_LOGS.run(os.pread, self._file.fileno(), count, part.first, owner=self._name)
+                if not data:
+                    break
+                self._parts.appendleft(ByteRange(part.first + len(data), part.length - len(data)))
+                return data
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """Closes the file."""

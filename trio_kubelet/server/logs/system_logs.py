@@ -22,6 +22,7 @@ from trio_kubelet.common.processes import start_process
 from trio_kubelet.common.programs import ProgramFailed, run_program
 from trio_kubelet.server.http.files import FileBody, follow_links, serve_file
 from trio_kubelet.server.http.messages import NOSNIFF, Hijack, Request, Response, not_found, raw_path, text
+from trio_kubelet.server.http.ranges import ByteRange
 from trio_kubelet.server.logs.query import NOTHING, LogQuery, journal_arguments, read_query, validate
 
 log = get_logger(__name__)
@@ -147,7 +148,7 @@ def _regular(root: str, name: str) -> FileBody:
     opened = open_beneath(root, name)
     info = os.fstat(opened)
     if stat.S_ISREG(info.st_mode):
-        return FileBody(opened, name, 0, info.st_size)
+        return FileBody(opened, name, ByteRange(0, info.st_size))
     os.close(opened)
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
