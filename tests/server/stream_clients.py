@@ -198,7 +198,9 @@ async def ask(
                 break
     head, _, body = said.partition(b"\r\n\r\n")
     found = dict(_header(line) for line in head.split(b"\r\n")[1:])
-    return int(head.split()[1]), found, body
+    spoken, status = head.split()[:2]
+    assert spoken.decode() == f"HTTP/{version}"
+    return int(status), found, body
 
 
 def unchunked(body: bytes) -> bytes:

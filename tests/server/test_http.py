@@ -143,7 +143,7 @@ async def test_what_is_malformed_too_large_or_for_a_proxy_is_refused(
 @pytest.mark.parametrize(
     "sent",
     [
-        b"GET / HTTP/1.0\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.2\r\nHost: n\r\nConnection: close\r\n\r\n",
         b"GET http://n/x HTTP/1.1\r\nHost: [fe80::1%25eth0]:10250\r\nConnection: close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost:\r\nExpect:\r\nX: \xe4\t\xff\r\nConnection: close\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: n\r\nExpect: 100-Continue\r\nConnection: close\r\n\r\n",
@@ -153,6 +153,20 @@ async def test_what_is_rare_but_right_is_answered(
     autojump_clock: trio.testing.MockClock, sent: bytes
 ) -> None:
     assert (await talk(echo, [sent])).startswith(b"HTTP/1.1 200")
+
+
+async def test_who_speaks_1_0_is_answered_so(autojump_clock: trio.testing.MockClock) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1"
+
+    async def handler(request: Request) -> Response | Hijack:
+        return Response(body=pieces())
+
+    answer = await talk(handler, [b"GET / HTTP/1.0\r\n\r\n"])
+    assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nHTTP/1.1")
+    # What cannot be read has a version of its own, as Go's server writes it.
+    assert (await talk(handler, [b"GET / HTTP/1.0\r\nHost: a b\r\n\r\n"])).startswith(b"HTTP/1.1 400")
 
 
 async def test_as_many_headers_as_may_be(autojump_clock: trio.testing.MockClock) -> None:

@@ -196,7 +196,7 @@ class _Connection:
                     if isinstance(answer, Hijack):
                         hijack.append(answer)
                     else:
-                        await self._send(answer, request.method == "HEAD")
+                        await self._send(answer, request.method == "HEAD", request.http_version)
                     done = True
                 except Exception as exc:  # carried out of the nursery, which would wrap it
                     failure.append(exc)
@@ -308,7 +308,7 @@ class _Connection:
             else:
                 self._http.receive_data(bytes(await self._stream.receive_some(PIECE)))
 
-    async def _send(self, response: Response, head_only: bool) -> None:
+    async def _send(self, response: Response, head_only: bool, version: str = "1.1") -> None:
         headers = [("Date", formatdate(usegmt=True)), *response.headers]
         if self._place.retired:
             headers.append(("Connection", "close"))
@@ -318,6 +318,8 @@ class _Connection:
         reason = REASONS.get(response.status, "").encode()
         status = h11.Response(status_code=response.status, headers=headers, reason=reason)
         head = self._http.send(status) or b""
+        if version == "1.0":  # h11 says another one
+            head = head.replace(b"HTTP/1.1", b"HTTP/1.0", 1)
         if isinstance(response.body, bytes):
             body = b"" if head_only else response.body
             first = len(head) + len(body) <= PIECE  # one segment for what is small

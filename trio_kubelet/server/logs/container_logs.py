@@ -219,9 +219,9 @@ class _Reading:
                 self._file.close()
 
     async def _answer(self, stream: trio.abc.Stream) -> None:
-        coding = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
+        version, coding = ("1.1", "Transfer-Encoding: chunked\r\n") if self._chunked else ("1.0", "")
         head = (
-            "HTTP/1.1 200 OK\r\nConnection: close\r\n"
+            f"HTTP/{version} 200 OK\r\nConnection: close\r\n"
             f"Date: {formatdate(self._clock.now_ns() / NANOSECONDS, usegmt=True)}\r\n"
             f"{coding}\r\n"
         )
