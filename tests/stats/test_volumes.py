@@ -171,6 +171,43 @@ async def test_pods_with_large_volumes_hold_up_no_others(
         nursery.cancel_scope.cancel()
 
 
+class HungDisk:
+    """A lane in which walks over the volumes of some pods never end: of large ones, those over all of it."""
+
+    async def run(self, work: Callable[[], object], owner: str) -> object:
+        assert isinstance(work, partial)
+        most = volumes.MOST_FILES if "large" in owner else volumes.LARGE
+        if "/pods/hung" in owner and work.keywords["most"] == most:
+            await trio.sleep(300)
+            raise WorkHangs
+        return work()
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+async def test_volumes_whose_walks_hang_hold_up_no_others(
+    size: str, autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither their first walk nor any later one."""
+    monkeypatch.setattr(volumes, "METER", HungDisk())
+    monkeypatch.setattr(volumes, "LARGE", 10)
+    pods = [pod(f"{kind}-{size}-{number}") for number in range(4) for kind in ("hung", "fine")]
+    for each in pods:
+        scratch_of(tmp_path, each.metadata.uid).mkdir(parents=True)
+        for number in range({"small": 5, "large": 20}[size]):
+            scratch_of(tmp_path, each.metadata.uid).joinpath(str(number)).touch()
+    fine = [each.metadata.uid for each in pods if each.metadata.uid.startswith("fine")]
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(150)
+        for _ in range(5):
+            ages = [trio.current_time() - use.at_ns / 1e9 for uid in fine for use in meter.of(uid) or ()]
+            assert len(ages) == len(fine)
+            assert max(ages) <= 150
+            await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+
+
 async def test_figures_of_a_volume_whose_walk_takes_too_long_stay(
     autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 A walk over a volume can be long, so that answers only ever show what was measured last (kubelet:
 `volumeStatCalculator`). One walk at a time, with pauses, in a worker thread, and one beside it over volumes
-so large that others would wait for them.
+so large that others would wait for them; beside one that takes too long, as one that hangs, the next begins.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import METER, WorkHangs
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
+from trio_kubelet.common.places import Places
 from trio_kubelet.machine.node_reader import filesystem_of
 from trio_kubelet.machine.values import DiskUse, VolumeUse
 from trio_kubelet.podinfo.paths import volume_dir
@@ -46,6 +47,8 @@ _SHORTEST, _LONGEST = 1.0, 5.0  # seconds between two looks for pods that are du
 _GRID = 5.0  # seconds; at whole ones of these pods are due again, many at a time
 _FIRST_WITHIN = 1.0
 _PATIENCE = 2.0  # seconds of one pod, until it is large
+_PATIENCE_WITH_LARGE = 30.0  # seconds of one of these, until another is walked over beside it
+_ASIDE = 4
 
 
 class MeasuredVolume(msgspec.Struct, frozen=True):
@@ -161,9 +164,8 @@ class _Turns:
         self._due[uid] = math.ceil(due / _GRID) * _GRID
 
 
-async def _until_due(*turns: _Turns) -> None:
-    due = min(each.next for each in turns) - trio.current_time()
-    await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
+async def _until_due(turns: _Turns) -> None:
+    await sleep_with_others(min(max(turns.next - trio.current_time(), _SHORTEST), _LONGEST))
 
 
 class VolumeMeter:
@@ -189,14 +191,15 @@ class VolumeMeter:
         self._clock = clock
         self._period = period
         self._others = others
-        self._turn, self._turn_of_large = trio.Lock(), trio.Lock()
+        self._turn_of_others = trio.Lock()
+        self._places = Places(1, lent=_PATIENCE, aside=_ASIDE)
+        self._places_of_large = Places(1, lent=_PATIENCE_WITH_LARGE, aside=_ASIDE)
+        self._walks: dict[str, trio.Event] = {}  # that are under way or wait for a place, by UID of the pod
         self._large: set[str] = set()  # UIDs of pods with large volumes
-        self._more_large = trio.Event()
         # For its own volumes a pod may be evicted; drivers and servers are asked when they have mounted those
         # of the pods that came with it (kubelet: within a period).
         self._own_turns = _Turns((0, _FIRST_WITHIN), period)
         self._others_turns = _Turns((period / 4, period / 2), period)
-        self._turns_of_large = _Turns((0, 0), period)
         self._own: dict[str, tuple[VolumeUse, ...]] = {}  # as last measured, by UID of the pod
         self._of_others: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = MetricMaker(registry or CollectorRegistry()).histogram(
@@ -224,10 +227,14 @@ class VolumeMeter:
         cancelled is measured soon.
         """
         uids = [pod.metadata.uid for pod in self._pods()]
-        for turns in (self._own_turns, self._others_turns, self._turns_of_large):
+        for turns in (self._own_turns, self._others_turns):
             turns.all_now(uids)
-        await self._round()
-        await self._round_of_large()
+        under_way = list(self._walks.values())
+        async with trio.open_nursery() as nursery:
+            self._start_walks(nursery)
+            await self._ask_others()
+        for each in under_way:
+            await each.wait()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
@@ -236,53 +243,61 @@ class VolumeMeter:
             log.info("Volume stats collection disabled")
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._measure_large)
+            nursery.start_soon(self._keep_asking_others)
             while True:
-                await self._round()
-                await _until_due(self._own_turns, self._others_turns)
+                self._start_walks(nursery)
+                await _until_due(self._own_turns)
 
-    async def _measure_large(self) -> None:
+    async def _keep_asking_others(self) -> None:
         while True:
-            if not self._large:
-                self._more_large = trio.Event()
-                await self._more_large.wait()
-            await self._round_of_large()
-            await _until_due(self._turns_of_large)
+            await self._ask_others()
+            await _until_due(self._others_turns)
 
-    async def _round(self) -> None:
+    def _start_walks(self, nursery: trio.Nursery) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
-        async with self._turn:
+        pods = {pod.metadata.uid: pod for pod in self._pods()}
+        self._large &= pods.keys()
+        for gone in self._own.keys() - pods.keys():
+            del self._own[gone]
+        for uid in self._own_turns.of(pods.keys()):
+            if uid not in self._walks:
+                self._walks[uid] = trio.Event()
+                nursery.start_soon(self._walk, pods[uid])
+
+    async def _ask_others(self) -> None:
+        """Like `_start_walks`, for volumes that are not the agent's own."""
+        async with self._turn_of_others:
             pods = {pod.metadata.uid: pod for pod in self._pods()}
-            self._large &= pods.keys()
-            for latest in (self._own, self._of_others):
-                for gone in latest.keys() - pods.keys():
-                    del latest[gone]
-            for uid in self._own_turns.of(pods.keys() - self._large):
-                await self._measure_own(pods[uid], LARGE)
+            for gone in self._of_others.keys() - pods.keys():
+                del self._of_others[gone]
             for uid in self._others_turns.of(pods.keys()):
                 with _wall(pods[uid]):
                     self._of_others[uid] = tuple(await self._others(pods[uid], self._took))
                 self._others_turns.had(uid)
 
-    async def _round_of_large(self) -> None:
-        async with self._turn_of_large:
-            pods = {pod.metadata.uid: pod for pod in self._pods() if pod.metadata.uid in self._large}
-            for uid in self._turns_of_large.of(pods.keys()):
-                await self._measure_own(pods[uid], MOST_FILES)
-                self._turns_of_large.had(uid)
+    async def _walk(self, pod: v1.Pod) -> None:
+        uid = pod.metadata.uid
+        try:
+            with _wall(pod):
+                if uid not in self._large:
+                    async with self._places:
+                        await self._measure_own(pod, LARGE)
+                if uid in self._large:
+                    async with self._places_of_large:
+                        await self._measure_own(pod, MOST_FILES)
+            self._own_turns.had(uid)
+        finally:
+            self._walks.pop(uid).set()
 
     async def _measure_own(self, pod: v1.Pod, most: int) -> None:
         uid = pod.metadata.uid
-        with _wall(pod):
-            try:
-                self._own[uid] = tuple(await self._own_volumes(pod, most))
-            except TooManyFiles:
-                self._large.add(uid)
-                self._more_large.set()
-            else:
-                if sum(use.inodes_used for use in self._own[uid]) < LARGE:
-                    self._large.discard(uid)
-        self._own_turns.had(uid)
+        try:
+            self._own[uid] = tuple(await self._own_volumes(pod, most))
+        except TooManyFiles:
+            self._large.add(uid)
+        else:
+            if sum(use.inodes_used for use in self._own[uid]) < LARGE:
+                self._large.discard(uid)
 
     async def _own_volumes(self, pod: v1.Pod, most: int) -> Sequence[VolumeUse]:
         """Raises TooManyFiles for a pod that others would wait for, unless MOST_FILES may be looked at."""
