@@ -25,7 +25,7 @@ from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import CredentialBundle
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.volumes.errors import VolumeError
-from trio_kubelet.volumes.files import remove_tree, unmount_all
+from trio_kubelet.volumes.files import remove_tree, take_away, unmount_all
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_at, mounts_below
 from trio_kubelet.volumes.manager import VolumeManager
 from trio_kubelet.volumes.subpath import SubPath, bind_sub_path
@@ -494,6 +494,30 @@ async def test_hung_filesystem_fails_its_pod_at_the_deadline(
     finally:
         released.set()
     await manager.set_up(_pod(volumes))
+
+
+async def test_files_that_take_long_to_remove_are_told_of_as_such(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millions take minutes: that is no failure to unmount, though the pod is not done with before."""
+    monkeypatch.setattr("trio_kubelet.common.lanes.PATIENCE", 0.2)
+    released = threading.Event()
+
+    def take_away_slowly(path: str) -> None:
+        released.wait(30)
+        take_away(path)
+
+    monkeypatch.setattr("trio_kubelet.volumes.manager.take_away", take_away_slowly)
+    manager = VolumeManager(lambda: _node(root), timeout=1)
+    pod = _pod([{"name": "e", "emptyDir": {}}])
+    await manager.set_up(pod)
+    try:
+        for _ in range(2):  # as long as it takes
+            with pytest.raises(VolumeError, match="files are being removed"):
+                await manager.tear_down(pod.metadata.uid)
+    finally:
+        released.set()
+    await manager.tear_down(pod.metadata.uid)
 
 
 @needs_root

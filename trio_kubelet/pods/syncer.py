@@ -298,7 +298,7 @@ class Syncer:
         try:
             await self._volumes.tear_down(uid)
         except VolumeError as exc:
-            self._recorder.record(pod, "Warning", "FailedUnmount", f"Unable to unmount volumes: {exc}")
+            self._recorder.record(pod, "Warning", "FailedUnmount", f"Volumes are still there: {exc}")
             return SyncReport(error=str(exc))
         try:
             await self._cgroups.remove(uid)

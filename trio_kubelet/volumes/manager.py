@@ -90,6 +90,7 @@ class VolumeManager:
         self._plugins: dict[str, dict[str, str]] = {}  # of the volumes that are set up, by UID of the pod
         self._wanted_since: dict[str, float] = {}
         self._set_up_now: dict[str, str] = {}  # by UID of the pod: the volume that a thread is at
+        self._being_emptied: set[str] = set()  # UIDs of pods whose files a thread removes
         self._metrics = metrics or VolumeMetrics(CollectorRegistry())
         self._metrics.count(lambda: [name for names in self._plugins.values() for name in names.values()])
 
@@ -144,11 +145,20 @@ class VolumeManager:
                 unmount_volumes(directory)
                 if counted:
                     forget_below(f"{directory}/volumes")
-                for part in _PARTS:
-                    take_away(f"{directory}/{part}")
+                self._being_emptied.add(uid)
+                try:
+                    for part in _PARTS:
+                        take_away(f"{directory}/{part}")
+                finally:
+                    self._being_emptied.discard(uid)
 
-        with _deadline(self._timeout):
-            await self._in_thread(uid, work)
+        try:
+            with _deadline(self._timeout):
+                await self._in_thread(uid, work)
+        except VolumeError as error:
+            if uid in self._being_emptied:
+                raise VolumeError("files are being removed") from error
+            raise
         self._plugins.pop(uid, None)
         self._wanted_since.pop(uid, None)
         if self._objects is not None:
