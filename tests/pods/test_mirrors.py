@@ -411,6 +411,32 @@ async def test_a_refused_static_pod_is_shown_in_place_of_its_earlier_version(aut
     cluster.check()
 
 
+@pytest.mark.parametrize("then", ["refused", "removed"])
+async def test_a_mirror_stays_until_what_an_earlier_agent_began_has_ended(
+    then: str, autojump_clock: Clock
+) -> None:
+    """Its manifest was edited, or removed, while no agent ran."""
+    cluster = Cluster()
+    async with cluster.agent():
+        await cluster.manifest("etcd")
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+    before = uid_of(cluster)
+    if then == "refused":
+        await cluster.manifest("etcd", "2")
+    else:
+        del cluster.manifests["etcd"]
+    cluster.node.runtime.stop_takes["etcd-1"] = 20
+    async with cluster.agent(admitter=Fickle()) as node:
+        while "etcd-1" in node.runtime.alive():
+            assert uid_of(cluster) == before
+            await trio.sleep(0.1)
+        if then == "refused":
+            await cluster.until(lambda: version_of(cluster) == "etcd-2", 10)
+        else:
+            await cluster.until(lambda: cluster.shown("etcd") is None, 10)
+    cluster.check()
+
+
 async def test_a_static_pod_that_is_over_is_shown_in_place_of_its_earlier_version(
     autojump_clock: Clock,
 ) -> None:

@@ -137,7 +137,7 @@ class Housekeeper:
             self._handler.keep_only(wanted | self._workers.known().keys())
             self._handler.ask_resizes()
             for name in everything.orphaned_mirrors:
-                if not self._workers.is_name_ending(name):
+                if not self._is_shown_yet(name):
                     self._mirrors.delete_orphan(name)
             self._mirror_idle(everything.pods)
         self._start_missing()
@@ -191,8 +191,18 @@ class Housekeeper:
             is_idle = worker is None or worker.stage is Stage.FINISHED
             if not is_static(pod) or not is_idle or pod.metadata.uid in waiting:
                 continue
-            if not self._workers.is_name_ending(pod_full_name(pod)):
+            if not self._is_shown_yet(pod_full_name(pod), pod.metadata.uid):
                 self._mirrors.reconcile(pod)
+
+    def _is_shown_yet(self, full_name: str, but: str = "") -> bool:
+        """Whether the mirror of that name shows an earlier pod than the one of that UID, which has not ended
+        yet: be it one that an earlier agent began.
+        """
+        if self._workers.is_name_ending(full_name):
+            return True
+        name, _, namespace = full_name.rpartition("_")
+        others = (uid for uid in self._pleg.namesakes(name, namespace) if uid != but)
+        return any(view_runs(self._pleg.pod(uid)) for uid in others)
 
     def _start_missing(self) -> None:
         """Wanted pods without a worker are started; they had none because their UID came back."""
