@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import random
 import ssl
@@ -26,7 +27,7 @@ from tests.kube.door import SimulatedDoor
 from tests.kube.signer import Signer
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
-from trio_kubelet.kube.certificates import selfsigned, serving
+from trio_kubelet.kube.certificates import selfsigned, selfsigned_process, serving
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.pair import Leaf, describe, key_pem, new_key, read_pair
 from trio_kubelet.kube.certificates.request import serving_template
@@ -187,6 +188,28 @@ async def test_a_certificate_directory_that_cannot_be_used_is_one_clear_error(tm
     directory = tmp_path / "file" / "pki"
     with pytest.raises(OSError, match=r"pki/kubelet\.crt: cannot write a self-signed certificate: .*file"):
         await make(cert_dir=str(directory)).load()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_on_a_full_disk_a_self_signed_pair_is_made_when_there_is_room(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """An agent that ended there could not evict who fills the disk."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    certificate = make(cert_dir=str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(selfsigned_process, "replace_small", full)
+        await certificate.load()
+    with pytest.raises(NoServingCertificate):
+        certificate.ssl_context()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(certificate.run)
+        await trio.sleep(15)
+        assert leaf(certificate).dns_names == {"node-a"}
+        nursery.cancel_scope.cancel()
 
 
 async def test_given_files_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

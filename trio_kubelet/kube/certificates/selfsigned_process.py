@@ -7,6 +7,7 @@ process writes nothing: if it outlives its agent, its pair cannot mix with that 
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 import subprocess
@@ -21,6 +22,10 @@ from trio_kubelet.common.small_files import replace_small
 from trio_kubelet.kube.certificates.files import PairFiles
 
 _DEADLINE = 60.0
+
+
+class DiskFull(OSError):
+    """There is no room for a new pair now."""
 
 
 class PairRequest(msgspec.Struct, frozen=True):
@@ -59,7 +64,7 @@ def self_signed_files(cert_dir: str) -> PairFiles:
 
 
 def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
-    """A pair that is valid now: the one that is there, else a new one. Raises OSError. Blocking."""
+    """A pair that is valid now: the one that is there, else a new one. Raises DiskFull, OSError. Blocking."""
     good_until_ns = _good_until_ns(files)
     if now_ns <= good_until_ns:
         return SelfSigned(good_until_ns)
@@ -71,7 +76,7 @@ def ensure_self_signed(files: PairFiles, host: str, now_ns: int) -> SelfSigned:
             replace_small(files.certificate, answer.made.certificates, mode=0o644)
         except OSError as exc:
             text = f"{files.certificate}: cannot write a self-signed certificate: {error_words(exc)}"
-            raise OSError(text) from exc
+            raise (DiskFull if exc.errno in (errno.ENOSPC, errno.EDQUOT) else OSError)(text) from exc
     return SelfSigned(answer.not_after_ns, answer.unusable)
 
 

@@ -19,7 +19,11 @@ from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions, held
-from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed, self_signed_files
+from trio_kubelet.kube.certificates.selfsigned_process import (
+    DiskFull,
+    ensure_self_signed,
+    self_signed_files,
+)
 from trio_kubelet.kube.certificates.tls_settings import TLSSettings
 from trio_kubelet.kube.tls import verify_as_go
 
@@ -71,8 +75,14 @@ class ServingCertificate:
         return self._context
 
     async def load(self) -> None:
-        """Loads what is configured. Raises OSError, naming the file, when it cannot be used."""
-        await self._make_self_signed()
+        """Loads what is configured. Raises OSError, naming the file, when it cannot be used.
+
+        On a full disk a self-signed pair is made later: whoever evicts pods from it has to be there.
+        """
+        try:
+            await self._make_self_signed()
+        except DiskFull as exc:
+            log.error("Nobody is served until there is room for the serving certificate", err=exc)
         if self._files is None:
             await CERTIFICATES.run(self._settings.context)  # settings OpenSSL does not take are told at once
         else:
