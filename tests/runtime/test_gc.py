@@ -283,6 +283,19 @@ async def test_of_a_pod_that_is_gone_nothing_stays(tmp_path: Path, autojump_cloc
         assert (os.listdir(here.logs), os.listdir(here.links)) == ([], [])
 
 
+async def test_after_a_clock_was_set_back_nothing_waits_until_it_is_there_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        await crash(here, 3)
+        here.clock.set_back(3600)
+        await here.runtime.garbage_collect(GCPolicy(min_age=60), NONE_GONE, all_sources_ready=True)
+        assert [c.config.metadata.attempt for c in here.containers] == [2]
+        await here.runtime.kill_pod(None, await here.status(pod()))
+        await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert (here.containers, here.sandboxes) == ([], [])
+
+
 async def test_sandboxes_are_removed_eight_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
     """One after the other, what each takes added up when many pods went at once."""
     async with world(tmp_path) as here:

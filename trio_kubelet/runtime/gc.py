@@ -200,7 +200,8 @@ class GarbageCollector:
             raise ExceptionGroup("garbage collection", failures)
 
     async def _containers(self, policy: GCPolicy, is_doomed: Callable[[str], bool]) -> None:
-        newest_ns = self._clock.now_ns() - round(policy.min_age * NANOSECONDS)
+        now_ns = self._clock.now_ns()
+        young_ns = now_ns - round(policy.min_age * NANOSECONDS)
         # By ID: one that starts and ends meanwhile is in two lists.
         dead = {
             container.id: DeadContainer(
@@ -216,7 +217,7 @@ class GarbageCollector:
             for container in await self._runtime.list_containers(
                 cri.ContainerFilter(state=cri.ContainerStateValue(state=state))
             )
-            if container.created_at <= newest_ns
+            if not young_ns < container.created_at <= now_ns  # later than now: the clock was set back
         }
         doomed = containers_to_remove(dead.values(), policy, is_doomed)
         await for_each(doomed, self._remove_container, _AT_ONCE)
