@@ -17,8 +17,7 @@ from trio_kubelet.eviction.thresholds import thresholds_of
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node.profile import declared_features
 from trio_kubelet.node.runtime_health import RuntimeHealth
-from trio_kubelet.nodeshutdown.manager import NodeShutdown
-from trio_kubelet.nodeshutdown.plan import periods_of
+from trio_kubelet.nodeshutdown.state import NodeShutdown
 from trio_kubelet.plugged import Plugged
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.context import NodeContext
@@ -50,15 +49,6 @@ def pressure_monitor(base: Base) -> PressureMonitor:
     return PressureMonitor(
         settings, base.services.images, lambda places: read_signals(places, cgroups, clock), base.recorder
     )
-
-
-def node_shutdown(base: Base) -> NodeShutdown:
-    """Who knows whether the node goes down."""
-    gates = base.gates
-    by_priority = gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
-    wanted = gates.enabled("GracefulNodeShutdown")
-    periods = periods_of(base.config, by_priority=by_priority) if wanted else ()
-    return NodeShutdown(periods, events=base.recorder)
 
 
 def node_admitter(

@@ -14,7 +14,7 @@ import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.admission import node_admitter, node_shutdown, pressure_monitor
+from trio_kubelet.admission import node_admitter, pressure_monitor
 from trio_kubelet.base import Base, start_base
 from trio_kubelet.cgroups.drivers import runtime_cgroup_driver
 from trio_kubelet.common.clock import SystemClock
@@ -40,6 +40,7 @@ from trio_kubelet.node.oom_watcher import OOMWatcher
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
+from trio_kubelet.nodeshutdown.state import NodeShutdown
 from trio_kubelet.plugged import Placement, Plugged, placement
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.updates import API_SOURCE
@@ -164,7 +165,7 @@ class RealNode:
         self.base, self.membership, self.loop, self.traces = base, membership, loop, traces
         self.health = RuntimeHealth(base.services.runtime)
         self.pressure = pressure_monitor(base)
-        self.shutdown = node_shutdown(base)
+        self.shutdown = NodeShutdown()
         self.sources = PodConfig(recorder=base.recorder, clock=base.clock)
         self.plugged = Plugged(
             base=base,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 
 import trio
 
@@ -21,7 +20,9 @@ from trio_kubelet.images.manager import ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import ImagePolicy
 from trio_kubelet.machine.cgroup_reader import cgroup_reader
 from trio_kubelet.node_agent import NodeAgent
-from trio_kubelet.nodeshutdown.manager import NodeShutdown, ShutdownTimes
+from trio_kubelet.nodeshutdown.plan import periods_of
+from trio_kubelet.nodeshutdown.state import NodeShutdown
+from trio_kubelet.nodeshutdown.times import ShutdownTimes
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.stats.pods import PodFigures
 from trio_kubelet.stats.room import StatsRoom, machine_labels, stats_settings, volume_meter
@@ -114,15 +115,21 @@ def start_pressure(
 
 async def start_shutdown(nursery: trio.Nursery, base: Base, agent: NodeAgent, shutdown: NodeShutdown) -> None:
     """Follows logind, where the node's shutdown is to be waited for."""
-    timed = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
-    times = ShutdownTimes(base.flags.root_dir, base.clock, base.registry) if timed else None
-    if not shutdown.acts:
+    by_priority = base.gates.enabled("GracefulNodeShutdownBasedOnPodPriority")
+    times = ShutdownTimes(base.flags.root_dir, base.clock, base.registry) if by_priority else None
+    wanted = base.gates.enabled("GracefulNodeShutdown")
+    periods = periods_of(base.config, by_priority=by_priority) if wanted else ()
+    if not periods:
         return
     from trio_kubelet.dbus.bus import SYSTEM_BUS, MessageBus
+    from trio_kubelet.nodeshutdown.manager import ShutdownManager
 
     bus = MessageBus(SYSTEM_BUS)
     await nursery.start(bus.run)
-    nursery.start_soon(keep_running, "node shutdown", partial(shutdown.run, bus, agent.room.victims, times))
+    manager = ShutdownManager(
+        periods, bus=bus, node=shutdown, pods=agent.room.victims, times=times, events=base.recorder
+    )
+    nursery.start_soon(keep_running, "node shutdown", manager.run)
 
 
 class Reclaimer:

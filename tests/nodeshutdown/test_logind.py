@@ -16,7 +16,8 @@ from tests.nodeshutdown.test_manager import PERIODS, Pods
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.dbus.bus import MessageBus
 from trio_kubelet.nodeshutdown import logind, manager
-from trio_kubelet.nodeshutdown.manager import NodeShutdown
+from trio_kubelet.nodeshutdown.manager import ShutdownManager
+from trio_kubelet.nodeshutdown.state import NodeShutdown
 
 
 @pytest.mark.parametrize("sender", ["", ":1.666"], ids=["by logind", "by another"])
@@ -46,12 +47,13 @@ async def test_a_shutdown_over_a_socket(tmp_path: Path, sender: str) -> None:
     fake = FakeBus(tmp_path / "bus", answer)
     bus = MessageBus(str(tmp_path / "bus"))
     pods, said = Pods(web=0.1), Said()
-    shutdown = NodeShutdown(PERIODS, events=said)
+    shutdown = NodeShutdown()
+    follower = ShutdownManager(PERIODS, bus=bus, node=shutdown, pods=pods, times=None, events=said)
     async with trio.open_nursery() as nursery:
         pods.nursery = nursery
         await nursery.start(fake.run)
         await nursery.start(bus.run)
-        nursery.start_soon(shutdown.run, bus, pods)
+        nursery.start_soon(follower.run)
         await wait_until(lambda: asked[-1:] == ["PreparingForShutdown"], 10, "logind was asked")
         path, interface = "/org/freedesktop/login1", "org.freedesktop.login1.Manager"
         await fake.signal(path, interface, "PrepareForShutdown", "b", (True,), sender)
@@ -99,10 +101,11 @@ async def test_a_slow_logind_and_one_that_gives_a_number_for_a_descriptor(
 
     fake = FakeBus(tmp_path / "bus", answer)
     bus = MessageBus(str(tmp_path / "bus"))
+    follower = ShutdownManager(PERIODS, bus=bus, node=NodeShutdown(), pods=Pods(), times=None, events=Said())
     async with trio.open_nursery() as nursery:
         await nursery.start(fake.run)
         await nursery.start(bus.run)
-        nursery.start_soon(NodeShutdown(PERIODS, events=Said()).run, bus, Pods())
+        nursery.start_soon(follower.run)
         await wait_until(lambda: fake.calls[-1:] and fake.calls[-1][1][-1] == "PreparingForShutdown", 10)
         assert inhibits == 3
         await trio.sleep(0.7)

@@ -20,8 +20,10 @@ from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.dbus.values import BusUnavailable, Descriptor, Method, Signals
-from trio_kubelet.nodeshutdown.manager import STATE_FILE, NodeShutdown, ShutdownTimes
+from trio_kubelet.nodeshutdown.manager import ShutdownManager
 from trio_kubelet.nodeshutdown.plan import SYSTEM_CRITICAL, Period
+from trio_kubelet.nodeshutdown.state import NodeShutdown
+from trio_kubelet.nodeshutdown.times import STATE_FILE, ShutdownTimes
 from trio_kubelet.pods.admission.admitter import Reject
 
 Clock = trio.testing.MockClock
@@ -137,16 +139,24 @@ class World:
         self.logind = Logind(self.drop_ins)
         self.pods = Pods(**pods)
         self.clock = TrioClock(1_700_000_000 * NANOSECONDS)
-        self.shutdown = NodeShutdown(PERIODS, events=self.said)
+        self.shutdown = NodeShutdown()
         self.turned: list[list[str]] = []
         self.shutdown.changed.listen(lambda: self.turned.append(self.shutdown.errors()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        times = ShutdownTimes(str(self.root), self.clock, self.registry)
+        manager = ShutdownManager(
+            PERIODS,
+            bus=self.logind,
+            node=self.shutdown,
+            pods=self.pods,
+            times=ShutdownTimes(str(self.root), self.clock, self.registry),
+            events=self.said,
+            drop_in_directory=str(self.drop_ins),
+        )
         async with trio.open_nursery() as nursery:
             self.pods.nursery = nursery
-            nursery.start_soon(self.shutdown.run, self.logind, self.pods, times, str(self.drop_ins))
+            nursery.start_soon(manager.run)
             yield
             nursery.cancel_scope.cancel()
 

@@ -13,7 +13,6 @@ from trio_kubelet.api import v1
 from trio_kubelet.config.types import KubeletConfiguration, ShutdownGracePeriodByPodPriority
 from trio_kubelet.nodeshutdown.plan import (
     MESSAGE,
-    NOT_READY,
     REASON,
     SYSTEM_CRITICAL,
     Period,
@@ -23,6 +22,7 @@ from trio_kubelet.nodeshutdown.plan import (
     periods_of,
     requested,
 )
+from trio_kubelet.nodeshutdown.state import NOT_READY
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "graceful-shutdown.json").read_text())
 

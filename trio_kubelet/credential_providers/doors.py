@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.credential_providers.keyring import Credential
-from trio_kubelet.credential_providers.plugin import CredentialProviderRequest, CredentialProviderResponse
+
+if TYPE_CHECKING:  # imported where plugins are configured
+    from trio_kubelet.credential_providers.plugin import CredentialProviderRequest, CredentialProviderResponse
 
 
 class PullSecret(Protocol):

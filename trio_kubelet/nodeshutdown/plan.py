@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.timestamps import ZERO_TIME
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.config.types import KubeletConfiguration
 
@@ -17,9 +16,6 @@ SYSTEM_CRITICAL: Final = 2_000_000_000
 
 REASON: Final = "Terminated"
 MESSAGE: Final = "Pod was terminated in response to imminent node shutdown."
-REFUSED: Final = "NodeShutdown"
-REFUSED_MESSAGE: Final = "Pod was rejected as the node is shutting down."
-NOT_READY: Final = "node is shutting down"
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -79,20 +75,3 @@ def grace_of(pod: v1.Pod, period: Period) -> int:
 def logind_drop_in(seconds: int) -> str:
     """A file of `logind.conf.d` by which logind lets itself be delayed for so long."""
     return f"# Kubelet logind override\n[Login]\nInhibitDelayMaxSec={seconds}\n"
-
-
-class ShutdownState(msgspec.Struct, frozen=True, rename="camel"):
-    """The file `graceful_node_shutdown_state`: when the last shutdown began and ended (RFC 3339)."""
-
-    start_time: str = ZERO_TIME
-    end_time: str = ZERO_TIME
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is a beginning."""
-        return self.start_time != ZERO_TIME
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it came to its end."""
-        return self.end_time != ZERO_TIME
