@@ -42,6 +42,9 @@ NOT_BEFORE_HEALTHY = (
     *("eviction.manager", "server.ports", "server.node_server", "server.access", "server.streams"),
     *("server.logs", "dbus.bus", "kube.network", "kube.bootstrap", "plugins.manager", "native.pure_table"),
     *("sources.http", "probes.grpc", "grpc.grpclib_calls", "grpc.grpclib_server"),
+    # of those who have static pods, device plugins, credential plugins, a grace period for shutdowns
+    *("sources.manifest", "api.validation.pod", "devices.plugin", "credential_providers.plugin"),
+    *("nodeshutdown.manager", "nodeshutdown.logind"),
     # behind feature gates
     *("kube.pod_certificates", "kube.trust_bundles"),
 )

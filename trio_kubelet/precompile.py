@@ -17,7 +17,7 @@ from trio_kubelet.common.start_bundle import bundle_path, write_bundle
 PACKAGE: Final = os.path.dirname(__file__)
 STARTED: Final = (
     *("cli", "config.load", "agent", "common.service", "membership", "kube.network", "kube.websocket"),
-    *("kube.bootstrap", "api.yaml_reader", "afterwards", "grpc.grpclib_calls"),
+    *("kube.bootstrap", "sources.manifest", "api.yaml_reader", "afterwards", "grpc.grpclib_calls"),
 )
 """What imports everything that an agent has imported when it has settled."""
 

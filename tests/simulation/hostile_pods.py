@@ -15,7 +15,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain
 from trio_kubelet.api.defaults import set_pod_defaults
 from trio_kubelet.api.errors import ManifestError
-from trio_kubelet.api.validation import validate_pod
+from trio_kubelet.api.validation.pod import validate_pod
 from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.sources.manifest import unify
 

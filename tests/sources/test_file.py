@@ -20,6 +20,7 @@ from trio_kubelet.common.inotify import DirectoryWatch
 from trio_kubelet.common.lanes import MANIFESTS
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.sources import file as file_module
+from trio_kubelet.sources import manifest as manifest_module
 from trio_kubelet.sources.file import FileSource, list_manifests
 from trio_kubelet.sources.manifest import Origin, static_pod
 from trio_kubelet.sources.manifest_files import FIRST_SET_WITHIN, DirectorySnapshot
@@ -384,7 +385,7 @@ async def test_whatever_a_manifest_raises_the_others_are_read(
             raise SHAPES[shape]()
         return static_pod(data, origin)
 
-    monkeypatch.setattr(file_module, "static_pod", reads)
+    monkeypatch.setattr(manifest_module, "static_pod", reads)
     (tmp_path / "a.yaml").write_text(manifest("bad"))
     (tmp_path / "b.yaml").write_text(manifest("web"))
     async with source(tmp_path, period=1) as sets:

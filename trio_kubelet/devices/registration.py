@@ -23,7 +23,6 @@ from trio_kubelet.common.log import get_logger, go_quote
 from trio_kubelet.devices.checkpoint import FILE_NAME
 from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.manager import DeviceManager
-from trio_kubelet.devices.plugin import GrpcPlugin
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import Device, is_extended_resource
 from trio_kubelet.grpc.channel import connect
@@ -131,6 +130,8 @@ class DevicePlugins:
         self, name: str, endpoint: str, task_status: trio.TaskStatus[DevicePluginError | None]
     ) -> None:
         """One plugin, from its registration to the end of its list; what went wrong at first is told."""
+        from trio_kubelet.devices.plugin import GrpcPlugin
+
         with trio.CancelScope() as scope, connect(self._loop, endpoint) as channel:
             plugin = GrpcPlugin(channel)
             try:

@@ -27,7 +27,6 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.small_files import read_small
 from trio_kubelet.native.hashes import payload_digest
 from trio_kubelet.podinfo.updates import FILE_SOURCE, PodOperation, PodUpdate
-from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
 from trio_kubelet.sources.manifest_files import (
     Content,
     DirectorySnapshot,
@@ -172,6 +171,9 @@ class FileSource:
             return None
 
     def _read(self, path: str, state: DirectoryState) -> Content:
+        # Few nodes of a cluster have static pods, and with them comes all that checks a manifest.
+        from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
+
         try:
             data = read_small(path, MAX_MANIFEST_BYTES)
         except OSError as exc:

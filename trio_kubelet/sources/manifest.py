@@ -18,8 +18,8 @@ from trio_kubelet.api.managed_fields import ManifestPod, ManifestPodList, keep_s
 from trio_kubelet.api.pod_rules import DEFAULT_RULES, PodRules
 from trio_kubelet.api.references import api_reference
 from trio_kubelet.api.uid_text import uid_text
-from trio_kubelet.api.validation import validate_pod
 from trio_kubelet.api.validation.formats import directory_name
+from trio_kubelet.api.validation.pod import validate_pod
 from trio_kubelet.api.yaml import load
 from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.podinfo.updates import (

@@ -3,7 +3,3 @@
 The rules follow the API's own field by field, and are told in its words: both are part of what operators
 and tools know. One module per part of the pod.
 """
-
-from trio_kubelet.api.validation.pod import validate_pod
-
-__all__ = ["validate_pod"]

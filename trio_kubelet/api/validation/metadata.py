@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.annotations import (
+    APPARMOR_CONTAINER_PREFIX,
+    SECCOMP_CONTAINER_PREFIX,
+    SECCOMP_POD_ANNOTATION,
+)
 from trio_kubelet.api.containers import all_containers
 from trio_kubelet.api.managed_fields import ManifestMetadata
 from trio_kubelet.api.pod_rules import PodRules
@@ -25,9 +30,6 @@ from trio_kubelet.api.validation.problems import Problems
 from trio_kubelet.api.validation.scheduling import validate_tolerations
 
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
-SECCOMP_POD_ANNOTATION: Final = "seccomp.security.alpha.kubernetes.io/pod"
-SECCOMP_CONTAINER_PREFIX: Final = "container.seccomp.security.alpha.kubernetes.io/"
-APPARMOR_CONTAINER_PREFIX: Final = "container.apparmor.security.beta.kubernetes.io/"
 _TOLERATIONS_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/tolerations"
 _DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 

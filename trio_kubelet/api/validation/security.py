@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import containers_with_path
-from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
-from trio_kubelet.api.uid_text import internal_json
-from trio_kubelet.api.validation.formats import dns_subdomain, relative_path, sysctl_name, user_or_group_id
-from trio_kubelet.api.validation.metadata import (
+from trio_kubelet.api.annotations import (
     APPARMOR_CONTAINER_PREFIX,
     SECCOMP_CONTAINER_PREFIX,
     SECCOMP_POD_ANNOTATION,
 )
+from trio_kubelet.api.containers import containers_with_path
+from trio_kubelet.api.sysctls import normal_sysctl, sysctl_namespace
+from trio_kubelet.api.uid_text import internal_json
+from trio_kubelet.api.validation.formats import dns_subdomain, relative_path, sysctl_name, user_or_group_id
 from trio_kubelet.api.validation.problems import Problems
 
 _PROFILE_TYPES: Final = ("Localhost", "RuntimeDefault", "Unconfined")

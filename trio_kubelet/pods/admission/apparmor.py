@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.annotations import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.api.containers import all_containers
-from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.runtime.configs.security import own_apparmor_profile
 

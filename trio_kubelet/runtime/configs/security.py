@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from trio_kubelet.api import v1
+from trio_kubelet.api.annotations import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.api.containers import AnyContainer, all_containers
-from trio_kubelet.api.validation.metadata import APPARMOR_CONTAINER_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.context import ImageUser, NodeContext
 from trio_kubelet.podinfo.doors import ConfigError
