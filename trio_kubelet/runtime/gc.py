@@ -200,6 +200,13 @@ class GarbageCollector:
             raise ExceptionGroup("garbage collection", failures)
 
     async def _containers(self, policy: GCPolicy, is_doomed: Callable[[str], bool]) -> None:
+        listed = [
+            container
+            for state in _NOT_RUNNING
+            for container in await self._runtime.list_containers(
+                cri.ContainerFilter(state=cri.ContainerStateValue(state=state))
+            )
+        ]
         now_ns = self._clock.now_ns()
         young_ns = now_ns - round(policy.min_age * NANOSECONDS)
         # By ID: one that starts and ends meanwhile is in two lists.
@@ -213,10 +220,7 @@ class GarbageCollector:
                 unknown=container.state == cri.CONTAINER_UNKNOWN,
                 created=container.state == cri.CONTAINER_CREATED,
             )
-            for state in _NOT_RUNNING
-            for container in await self._runtime.list_containers(
-                cri.ContainerFilter(state=cri.ContainerStateValue(state=state))
-            )
+            for container in listed
             if not young_ns < container.created_at <= now_ns  # later than now: the clock was set back
         }
         doomed = containers_to_remove(dead.values(), policy, is_doomed)
