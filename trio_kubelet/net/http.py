@@ -261,7 +261,12 @@ def _redirected(first: HTTPRequest, last: HTTPRequest, location: str) -> HTTPReq
     except (ValueError, KeyError):
         return None
     authority = url.netloc.rpartition("@")[2]
-    host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+    if authority.startswith("["):
+        host, _, behind = authority[1:].partition("]")
+        if behind and not behind.startswith(":"):  # not every version of Python refuses it
+            return None
+    else:
+        host = authority.partition(":")[0]
     host = unquote(host)
     target = (_escaped(url.path) or "/") + (f"?{quote(url.query, safe=_QUERY_SAFE)}" if url.query else "")
     own_header = last.host_header not in (join_host_port(last.host, last.port), last.host)
