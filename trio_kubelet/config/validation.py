@@ -17,6 +17,7 @@ from trio_kubelet.api import quantity
 from trio_kubelet.api.images import InvalidImageName, parse_image_name
 from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.common.duration import format_duration, parse_duration
+from trio_kubelet.common.http_syntax import broken_escape
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
@@ -88,7 +89,6 @@ _SIGNALS: Final = frozenset(
 )
 _PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
 _AUTHORITY: Final = re.compile(r"([^/?#]*@)?(\[[^/?#\s\]]*\]|[^/?#\s:\[\]]*)(:[0-9]*)?([/?#]|$)")
-_BROKEN_ESCAPE: Final = re.compile(r"[^?]*%(?![0-9A-Fa-f]{2})")
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536
 _VERSION_BEFORE: Final = "1.35"
@@ -431,7 +431,7 @@ def _endpoint(endpoint: str | None) -> Iterator[str]:
         scheme, rest = "dns:", scheme
     if scheme.lower() not in ("dns:", "unix:", "unix-abstract:"):
         yield f"tracing.endpoint: {endpoint!r} must be a host, or begin with dns://, unix:// or unix-abstract://"
-    elif _AUTHORITY.match(rest) is None or _BROKEN_ESCAPE.match(rest):
+    elif _AUTHORITY.match(rest) is None or broken_escape(rest.partition("?")[0]):
         yield f"tracing.endpoint: {endpoint!r} is not a host and a port"
 
 

@@ -21,6 +21,7 @@ from trio_kubelet.api.validation.formats import any_case_name
 from trio_kubelet.api.yaml import load_document
 from trio_kubelet.common.duration import format_duration, parse_duration
 from trio_kubelet.common.go_words import error_words, os_words
+from trio_kubelet.common.http_syntax import broken_escape
 from trio_kubelet.config.decode import Findings, decode_struct
 
 V1: Final = "credentialprovider.kubelet.k8s.io/v1"
@@ -280,8 +281,8 @@ def _address_problem(address: str) -> str:
         return "missing ']' in host"
     if bad := re.search(r'[ "<>\\^`{|}]', host):
         return f"invalid character {json.dumps(bad.group())} in host name"
-    if bad := re.search(r"%(?![0-9A-Fa-f]{2}).{0,2}", address.partition("?")[0]):
-        return f"invalid URL escape {json.dumps(bad.group())}"
+    if broken := broken_escape(address.partition("?")[0]):
+        return f"invalid URL escape {json.dumps(broken)}"
     _, colon, port = host.rpartition("]")[2].partition(":")
     if colon and not re.fullmatch("[0-9]*", port, re.ASCII):
         return f"invalid port {json.dumps(':' + port.rpartition(':')[2])} after host"

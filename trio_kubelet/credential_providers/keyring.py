@@ -18,6 +18,7 @@ import msgspec
 from trio_kubelet.api.tree import json_text
 from trio_kubelet.api.yaml_scalars import decode_base64
 from trio_kubelet.common.deep_json import decode_deep
+from trio_kubelet.common.http_syntax import broken_escape
 
 _HUB: Final = "index.docker.io"
 _HUB_NAMES: Final = ("docker.io", _HUB)
@@ -217,7 +218,7 @@ def _split(location: str) -> _Place | None:
     """The parts of a location, None for one that is no URL."""
     address, slash, path = location.partition("/")
     match = _AUTHORITY.fullmatch(address)
-    if match is None or re.search(r"%(?![0-9a-fA-F]{2})", path):
+    if match is None or broken_escape(path):
         return None
     host = match["host"]
     if match["port"]:

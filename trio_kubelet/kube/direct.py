@@ -21,6 +21,7 @@ import httpx
 import trio
 
 from trio_kubelet.common.bare_socket import BareSocket
+from trio_kubelet.common.http_syntax import MAX_INFORMATIONAL
 from trio_kubelet.kube.answer_bodies import WholeBody
 from trio_kubelet.kube.doors import WholeAnswer
 
@@ -31,8 +32,6 @@ _TURN: Final = 1 << 18
 """Bytes of an answer after which others have their turn, however fast more of it comes."""
 _PARTS: Final = 256
 """The same in parts (chunks of the body), which may be of a few bytes."""
-_MOST_INFORMATIONAL: Final = 5
-"""Answers before the proper one."""
 
 
 class _Connection(BareSocket):
@@ -205,7 +204,7 @@ async def _exchange(
                 await body.add(event.data)
             elif isinstance(event, h11.InformationalResponse):
                 informational += 1
-                if informational > _MOST_INFORMATIONAL:
+                if informational > MAX_INFORMATIONAL:
                     raise httpx.RemoteProtocolError("too many 1xx informational responses")
             else:
                 raise httpx.RemoteProtocolError("server disconnected")

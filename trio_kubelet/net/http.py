@@ -19,10 +19,11 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.go_words import DEADLINE_EXCEEDED, PLAIN_HTTP, UNEXPECTED_EOF
+from trio_kubelet.common.http_syntax import HOST, MAX_INFORMATIONAL, NOT_IN_VALUES, TOKEN, broken_escape
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.net.dial import DialError, join_host_port, resolve_port
-from trio_kubelet.net.wire import TOKEN, Wire, head_fault, open_wire, quoted, with_known_version
+from trio_kubelet.net.wire import Wire, head_fault, open_wire, quoted, with_known_version
 from trio_kubelet.observed.probes import Outcome, Verdict
 
 MAX_BODY = 10 * 1024
@@ -35,7 +36,6 @@ A head is written or parsed in one go, and everything else waits for it.
 """
 LINE = 32
 MAX_LOCATION = 8 * 1024
-MAX_INFORMATIONAL = 5
 _PIECE: Final = 16 * 1024
 _SMALL: Final = 4 * 1024
 MAX_REDIRECTS = 10
@@ -49,11 +49,10 @@ _ASCII = "".join(map(chr, range(0x80)))
 _QUERY_SAFE = "".join(chr(code) for code in range(0x21, 0x7F))
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?=/)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_HEADER_NAME = re.compile(TOKEN.decode() + "+")
-_NO_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_HOST = re.compile(r"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+_HEADER_NAME = re.compile(TOKEN)
+_NO_HEADER = re.compile(NOT_IN_VALUES)
+_HOST = re.compile(HOST)
 _LONGEST_NAME = 255  # punycode takes time with the square of it
-_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # Headers that Go's client writes by itself.
 _NOT_SENT = frozenset({"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"})
 
@@ -117,7 +116,7 @@ class _Broken(Exception):
 
 def canonical(name: str) -> str:
     """A header name as Go writes it: `x-a-b` → `X-A-B`; names with odd characters stay."""
-    if all(c.isascii() and (c.isalnum() or c in "!#$%&'*+-.^_`|~") for c in name):
+    if _HEADER_NAME.fullmatch(name):
         return "-".join(part.capitalize() for part in name.split("-"))
     return name
 
@@ -137,7 +136,7 @@ def request_target(path: str) -> RequestTarget:
     """
     before, _, fragment = path.partition("#")
     rest, mark, query = before.partition("?")
-    if _CONTROL.search(path) or _NO_ESCAPE.search(rest) or _NO_ESCAPE.search(fragment):
+    if _CONTROL.search(path) or broken_escape(rest) or broken_escape(fragment):
         escaped = _rooted(quote(path, safe=_PATH_SAFE))
         return RequestTarget(escaped, escaped)
     scheme = _SCHEME.match(rest)
@@ -406,7 +405,9 @@ def whole_answer(said: bytes) -> HTTPResponse | None:
 
 
 _FIELDS: Final = (  # but those that say where the body ends
-    rb"(?>(?:(?!(?i:content-length|transfer-encoding):)" + TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*)"
+    rb"(?>(?:(?!(?i:content-length|transfer-encoding):)"
+    + TOKEN.encode()
+    + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*)"
 )
 _WELL: Final = re.compile(
     rb"HTTP/1\.[01] (?P<status>(?!204)2[0-9]{2})(?: [\x20-\x7e]*+)?\r\n"

@@ -21,6 +21,7 @@ from trio_kubelet.common.go_words import (
     os_words,
     system_words,
 )
+from trio_kubelet.common.http_syntax import TOKEN
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.net.dial import DialError, dial, join_host_port
 
@@ -123,9 +124,7 @@ def _address(name: tuple[str, int]) -> str:
 
 _BROKEN: Final = "net/http: HTTP/1.x transport connection broken: "
 _VERSION: Final = re.compile(rb"HTTP/[0-9]\.[0-9]")
-TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
-"""A character that may stand in the name of a header."""
-_NAME: Final = re.compile(TOKEN + rb"+")
+_NAME: Final = re.compile(TOKEN.encode())
 _LENGTH: Final = re.compile(rb"[0-9]+")
 _MOST_QUOTED: Final = 1024  # bytes of an answer in an error, and so in an event
 _MOST_LENGTHS: Final = 8

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from trio_kubelet.common.http_syntax import TOKEN
 from trio_kubelet.server.http.messages import Request, parse_query
 
 _WITH_FORM: Final = ("POST", "PUT", "PATCH")
 _URL_ENCODED: Final = "application/x-www-form-urlencoded"
-_TOKEN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_MEDIA: Final = re.compile(f"(?P<kind>{_TOKEN})?(?P<slash>/)?(?P<subkind>{_TOKEN})?(?P<rest>.*)", re.DOTALL)
+_MEDIA: Final = re.compile(f"(?P<kind>{TOKEN})?(?P<slash>/)?(?P<subkind>{TOKEN})?(?P<rest>.*)", re.DOTALL)
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*"'
-_PARAMETER: Final = re.compile(rf"\s*;\s*{_TOKEN}\s*=\s*(?:{_TOKEN}|{_QUOTED})", re.DOTALL)
+_PARAMETER: Final = re.compile(rf"\s*;\s*{TOKEN}\s*=\s*(?:{TOKEN}|{_QUOTED})", re.DOTALL)
 
 
 class BadForm(Exception):

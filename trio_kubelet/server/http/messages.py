@@ -5,7 +5,6 @@ Words and texts are those of Go's `net/http` where a client sees them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -15,12 +14,11 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 import trio
 
+from trio_kubelet.common.http_syntax import broken_escape
 from trio_kubelet.common.log import go_quote
 from trio_kubelet.server.doors import ClosableBody
 
 Headers = Sequence[tuple[str, str]]
-
-_BROKEN_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}")
 
 NOSNIFF = (("X-Content-Type-Options", "nosniff"),)  # what Go adds to errors and to text
 # Go's words for statuses, where Python's differ between versions.
@@ -129,8 +127,8 @@ def json_body(body: bytes | AsyncIterator[bytes], status: int = 200) -> Response
 def parse_target(target: str) -> tuple[str, dict[str, list[str]]]:
     """Path (decoded) and query of a request target. Raises ValueError for one that cannot be decoded."""
     path, query = raw_path(target), target.partition("?")[2]
-    if broken := _BROKEN_ESCAPE.search(path):
-        raise ValueError(f"invalid URL escape {go_quote(broken[0])}")
+    if broken := broken_escape(path):
+        raise ValueError(f"invalid URL escape {go_quote(broken)}")
     return unquote(path), parse_query(query)[0]
 
 
@@ -143,8 +141,8 @@ def parse_query(query: str) -> tuple[dict[str, list[str]], str]:
     for pair in filter(None, query.split("&")):
         if ";" in pair:
             fault = "invalid semicolon separator in query"
-        elif broken := _BROKEN_ESCAPE.search(pair):
-            fault = fault or f"invalid URL escape {go_quote(broken[0])}"
+        elif broken := broken_escape(pair):
+            fault = fault or f"invalid URL escape {go_quote(broken)}"
         else:
             name, _, value = pair.partition("=")
             found.setdefault(unquote_plus(name), []).append(unquote_plus(value))

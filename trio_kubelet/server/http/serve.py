@@ -20,6 +20,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.http_syntax import HOST, NOT_IN_VALUES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.tls import close_for_good
 from trio_kubelet.server.doors import ClosableBody
@@ -41,8 +42,8 @@ log = get_logger(__name__)
 _ENDS = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
 _TARGET = re.compile(rb"\*|/.*|https?://.*", re.DOTALL)
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_HOST = re.compile(rb"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
+_NO_VALUE = re.compile(NOT_IN_VALUES.encode())
+_HOST = re.compile(HOST.encode())
 
 PIECE = 64 * 1024  # what is received or sent at once
 LINGER_SECONDS = 2.0  # for an answer whose client has stopped sending, and for a refused client to read why
@@ -356,7 +357,7 @@ def _refusal(head: h11.Request) -> _BadRequest | None:
     if not _TARGET.fullmatch(head.target):
         return _BadRequest(400, "malformed request target")
     for name, value in head.headers:
-        if _CONTROL.search(value):
+        if _NO_VALUE.search(value):
             return _BadRequest(400, "invalid header value")
         if name == b"host" and not _HOST.fullmatch(value):
             return _BadRequest(400, "malformed Host header")
