@@ -27,6 +27,7 @@ from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.pods.worker_state import Stage, SyncType, Worker
 from trio_kubelet.tracing import Traces, open_traces
+from trio_kubelet.tracing.export import target
 
 POD = v1.Pod(metadata=v1.ObjectMeta(name="web", namespace="d", uid="u"))
 WORKER = Worker(
@@ -209,9 +210,12 @@ async def test_without_traces_the_runtime_hears_of_none(direct: bool, tmp_path: 
     assert "traceparent" not in runtime.got[0]
 
 
-async def test_spans_reach_a_receiver_at_the_end() -> None:
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", ":{}", "dns://8.8.8.8/127.0.0.1:{}"])
+async def test_spans_reach_a_receiver_at_the_end(form: str) -> None:
     with receiving() as (servicer, endpoint):
-        config = Tracing(endpoint=endpoint, sampling_rate_per_million=1_000_000)
+        config = Tracing(
+            endpoint=form.format(endpoint.rpartition(":")[2]), sampling_rate_per_million=1_000_000
+        )
         async with open_traces(config, "node-a", SystemClock()) as traces:
             assert traces.runtime_call is not None
             traces.runtime_call("Status", SOCKET).end(Code.OK)
@@ -221,6 +225,26 @@ async def test_spans_reach_a_receiver_at_the_end() -> None:
     assert (resource["service.name"], resource["host.name"]) == ("kubelet", "node-a")
     [scope] = spans.scope_spans
     assert [span.name for span in scope.spans] == ["runtime.v1.RuntimeService/Status"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "where"),
+    [
+        (None, "localhost:4317"),
+        ("", "localhost:4317"),
+        (":4317", "localhost:4317"),
+        ("::1", "::1"),
+        ("[::1]:4317", "[::1]:4317"),
+        ("node:4317", "node:4317"),
+        ("dns:///node:4317", "dns:///node:4317"),
+        ("dns://8.8.8.8/node:4317", "dns:///node:4317"),
+        ("DNS://8.8.8.8:53/node", "dns:///node"),
+        ("unix:///run/otel.sock", "unix:///run/otel.sock"),
+    ],
+)
+def test_where_spans_are_sent(endpoint: str | None, where: str) -> None:
+    """The library takes what stands between // and / for the host."""
+    assert target(endpoint) == where
 
 
 async def test_a_receiver_that_is_away_holds_nobody_up() -> None:

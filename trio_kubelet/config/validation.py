@@ -17,7 +17,6 @@ from trio_kubelet.api import quantity
 from trio_kubelet.api.images import InvalidImageName, parse_image_name
 from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.common.duration import format_duration, parse_duration
-from trio_kubelet.common.http_syntax import broken_escape
 from trio_kubelet.config.decode import json_path
 from trio_kubelet.config.flag_table import kubelet_flags
 from trio_kubelet.config.flag_values import TAINT_EFFECTS, is_label_value, is_qualified_name
@@ -88,7 +87,18 @@ _SIGNALS: Final = frozenset(
     | {f"{fs}.{what}" for fs in ("nodefs", "imagefs", "containerfs") for what in ("available", "inodesFree")}
 )
 _PERCENTAGE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?%+")
-_AUTHORITY: Final = re.compile(r"([^/?#]*@)?(\[[^/?#\s\]]*\]|[^/?#\s:\[\]]*)(:[0-9]*)?([/?#]|$)")
+# What Go's `url.Parse` takes behind a scheme that is not HTTP's: user, host and port, path, query, fragment.
+_ESCAPE: Final = r"%[0-9A-Fa-f]{2}"
+_HOST_CHARACTER: Final = r"[\w\-.~!$&'()*+,;=\]<>\"]|[^\x00-\x7f]|%25|%[89A-Fa-f][0-9A-Fa-f]"
+_AUTHORITY: Final = re.compile(
+    rf"(?:(?:[A-Za-z0-9\-._:~!$&'()*+,;=@]|{_ESCAPE})*@)?"
+    rf"(?:(?:{_HOST_CHARACTER})*|(?:{_HOST_CHARACTER}|:)*:[0-9]*|\[(?P<ip>[0-9A-Fa-f:.]+)(?:%25[\w\-.~]+)?\]"
+    rf"(?::[0-9]*)?)"
+    rf"(?:/(?:[^\x00-\x1f\x7f%?#]|{_ESCAPE})*)?"
+    rf"(?:\?[^\x00-\x1f\x7f#]*)?"
+    rf"(?:#(?:[^%]|{_ESCAPE})*)?",
+    re.DOTALL,
+)
 _RESERVABLE: Final = ("cpu", "memory", "ephemeral-storage", "pid")
 _USER_NAMESPACE: Final = 65536
 _VERSION_BEFORE: Final = "1.35"
@@ -429,10 +439,19 @@ def _endpoint(endpoint: str | None) -> Iterator[str]:
     scheme, has_scheme, rest = (endpoint or "").partition("//")
     if not has_scheme:
         scheme, rest = "dns:", scheme
+    found = _AUTHORITY.fullmatch(rest)
     if scheme.lower() not in ("dns:", "unix:", "unix-abstract:"):
         yield f"tracing.endpoint: {endpoint!r} must be a host, or begin with dns://, unix:// or unix-abstract://"
-    elif _AUTHORITY.match(rest) is None or broken_escape(rest.partition("?")[0]):
+    elif found is None or (found["ip"] and not _is_ipv6(found["ip"])):
         yield f"tracing.endpoint: {endpoint!r} is not a host and a port"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 _RULES: Final[tuple[Rule, ...]] = (

@@ -36,6 +36,20 @@ def sampler(rate_per_million: int | None) -> Sampler:
     return ParentBased(root)
 
 
+def target(endpoint: str | None) -> str:
+    """Where the library is to send to, for what the kubelet's gRPC would take from the configuration: no host
+    is this one, and a name server to be asked (`dns://8.8.8.8/host`) is none to send to. The library's gRPC
+    knows no other name servers than the system's.
+    """
+    if not endpoint:
+        return DEFAULT_ENDPOINT
+    scheme, authority, path = endpoint.partition("//")
+    host = authority and scheme.lower() == "dns:" and path.partition("/")[2]
+    if host:
+        return f"dns:///{host}"
+    return f"localhost{endpoint}" if endpoint.startswith(":") and endpoint[1:].isdecimal() else endpoint
+
+
 @asynccontextmanager
 async def open_tracer(config: Tracing, node_name: str) -> AsyncIterator[Tracer]:
     """The tracer of an agent for the length of the block; at its end what waits is sent, if that is quick."""
@@ -47,7 +61,7 @@ async def open_tracer(config: Tracing, node_name: str) -> AsyncIterator[Tracer]:
         resource=Resource.create({"service.name": "kubelet", "host.name": node_name}),
         shutdown_on_exit=False,
     )
-    exporter = OTLPSpanExporter(config.endpoint or DEFAULT_ENDPOINT, insecure=True, timeout=_EXPORT_SECONDS)
+    exporter = OTLPSpanExporter(target(config.endpoint), insecure=True, timeout=_EXPORT_SECONDS)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     try:
         yield provider.get_tracer(_SCOPE)
