@@ -39,6 +39,29 @@ async def test_errors_are_httpxs_also_in_the_middle_of_a_body() -> None:
             await ask(http, url)
 
 
+@pytest.mark.parametrize("piece", [1, 7, 1 << 16])
+async def test_informational_answers_are_bounded(piece: int) -> None:
+    """Without a bound a server has the agent read them until the request's deadline."""
+    before = b"HTTP/1.1 103 Early\nLink: x\n\n" + b"HTTP/1.1 100 Go on\r\n\r\n" * 4
+    answers = [before + ANSWER, before + ANSWER, before + b"HTTP/1.0 199 x\r\n\r\n"]
+
+    async def answering(stream: trio.SocketStream) -> None:
+        for answer in answers:
+            await stream.receive_some(1 << 16)
+            for start in range(0, len(answer), piece):
+                await stream.send_all(answer[start : start + piece])
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await nursery.start(partial(trio.serve_tcp, answering, 0, host="127.0.0.1"))
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/"
+        async with transport(None, None) as http:
+            await ask(http, url)
+            await ask(http, url)
+            with pytest.raises(httpx.RemoteProtocolError, match="too many 1xx informational responses"):
+                await ask(http, url)
+        nursery.cancel_scope.cancel()
+
+
 def test_every_error_of_httpcore_is_one_of_httpx() -> None:
     errors = [
         each

@@ -108,6 +108,16 @@ async def test_headers_beyond_the_limit_are_refused(name: str) -> None:
             await fetcher(url).fetch({})
 
 
+async def test_informational_answers_without_end_are_refused() -> None:
+    async def pour(stream: trio.abc.Stream, already: bytes) -> None:
+        while True:
+            await stream.send_all(b"HTTP/1.1 102 Processing\r\n\r\n" * 1000)
+
+    async with web(lambda request: Hijack(pour)) as (url, _):
+        with pytest.raises(FetchError, match="too many 1xx informational responses"):
+            await fetcher(url).fetch({})
+
+
 async def test_cookies_are_neither_kept_nor_sent() -> None:
     def answer(request: Request) -> Response:
         headers = [("Set-Cookie", f"c{n}=x; Path=/; Expires=" + "1" * 500) for n in range(100)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -23,11 +24,14 @@ import httpcore
 import httpx
 import trio
 
+from trio_kubelet.common.http_syntax import MAX_INFORMATIONAL
 from trio_kubelet.kube.answer_bodies import read_body
 from trio_kubelet.kube.doors import WholeAnswer
 
 DEFAULT_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 CLOSE_TIMEOUT = 2.0
+_STATUS_AT: Final = len("HTTP/1.1 ")
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
 
 _ERRORS: Final[dict[type[BaseException], type[httpx.TransportError]]] = {
     httpcore.ConnectTimeout: httpx.ConnectTimeout,
@@ -274,16 +278,48 @@ async def _taken(stream: httpcore.AsyncNetworkStream, count: int) -> bytes:
     return taken
 
 
+class _Heads:
+    """What comes before an answer: httpcore passes over informational answers, however many they are."""
+
+    def __init__(self) -> None:
+        self._said: bytearray | None = bytearray()
+        self._looked = 0
+        self._informational = 0
+
+    def see(self, data: bytes) -> None:
+        """Raises httpcore.RemoteProtocolError when there are too many."""
+        if self._said is None:
+            return
+        self._said += data
+        while len(self._said) >= _STATUS_AT + 3:
+            if not self._said.startswith(b"1", _STATUS_AT) or self._said.startswith(b"101", _STATUS_AT):
+                self._said = None
+                return
+            end = _HEAD_END.search(self._said, self._looked)
+            if end is None:
+                self._looked = max(0, len(self._said) - 2)
+                return
+            self._informational += 1
+            if self._informational > MAX_INFORMATIONAL:
+                raise httpcore.RemoteProtocolError("too many 1xx informational responses")
+            del self._said[: end.end()]
+            self._looked = 0
+
+
 class _Stream(httpcore.AsyncNetworkStream):
-    """A stream that is closed when it cannot be made one of TLS."""
+    """A stream that is closed when it cannot be made one of TLS. After it wrote it reads an answer."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
+        self._heads = _Heads()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._inner.read(max_bytes, timeout)
+        data = await self._inner.read(max_bytes, timeout)
+        self._heads.see(data)
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._heads = _Heads()
         await self._inner.write(buffer, timeout)
 
     async def aclose(self) -> None:
