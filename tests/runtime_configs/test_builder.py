@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from tests.runtime_configs.pods import NODE, container, first, pod
+from tests.slowness import within_cpu
 from trio_kubelet.api import v1
 from trio_kubelet.node.userns import UserNamespaceRanges
 from trio_kubelet.podinfo.context import NodeContext, RuntimeHandler
@@ -349,3 +350,21 @@ async def test_a_hosts_file_that_a_container_has_blown_up_is_not_read(tmp_path: 
     os.truncate(hosts, 1 << 42)
     await builder.container_config(made, first(made), _REQUEST)
     assert await hosts.read_bytes() == wanted
+
+
+async def test_one_of_thousands_of_containers_costs_as_one_of_few(tmp_path: Path) -> None:
+    """For each, all containers were looked through: for who mounts what, and for the QoS class."""
+    some: dict[str, Any] = {"resources": {"requests": {"memory": "1Mi"}}}
+    numbers = range(3000)
+    made = pod(
+        *(
+            container(name=f"c{n}", volumeMounts=[{"name": f"v{n}", "mountPath": "/v"}], **some)
+            for n in numbers
+        ),
+        initContainers=[container(name=f"i{n}", restartPolicy="Always", **some) for n in numbers],
+        volumes=[{"name": f"v{n}", "secret": {"secretName": "s"}} for n in numbers],
+    )
+    builder = _builder(tmp_path)
+    for _ in within_cpu(2.0):
+        for each in [*(made.spec.containers or ())[:150], *(made.spec.init_containers or ())[:150]]:
+            await builder.container_config(made, each, _REQUEST)

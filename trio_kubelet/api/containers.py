@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar, TypeVarTuple
 
 from trio_kubelet.api import v1
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 AnyContainer: TypeAlias = v1.Container | v1.EphemeralContainer
 
 CONTAINERS: Final = "spec.containers"
@@ -43,15 +45,6 @@ def containers_with_path(spec: v1.PodSpec) -> Iterator[tuple[AnyContainer, str]]
         yield ephemeral, f"{EPHEMERAL_CONTAINERS}[{index}]"
 
 
-def containers_by_name(spec: v1.PodSpec) -> Mapping[str, Named]:
-    """Every container by its name.
-
-    Those who ask for one after the other of a pod's thousands get the same mapping each time: a spec that is
-    in use does not change.
-    """
-    return _by_name(_Identity(spec))
-
-
 class _Identity:
     """A spec as a key: this very object."""
 
@@ -67,10 +60,23 @@ class _Identity:
         return id(self.spec)
 
 
-@lru_cache(maxsize=16)
-def _by_name(key: _Identity) -> dict[str, Named]:
+def remembered(function: Callable[[v1.PodSpec, *Ts], T]) -> Callable[[v1.PodSpec, *Ts], T]:
+    """The function, which says of the last specs again what it said: one that is in use does not change.
+
+    For those who ask on behalf of one after the other of a pod's thousands of containers.
+    """
+
+    @lru_cache(maxsize=16)
+    def said(key: _Identity, args: tuple[*Ts]) -> T:
+        return function(key.spec, *args)
+
+    return lambda spec, *args: said(_Identity(spec), args)
+
+
+@remembered
+def containers_by_name(spec: v1.PodSpec) -> Mapping[str, Named]:
+    """Every container by its name."""
     found: dict[str, Named] = {}
-    spec = key.spec
     kinds: tuple[tuple[str, Sequence[AnyContainer] | None], ...] = (
         (CONTAINERS, spec.containers),
         (INIT_CONTAINERS, spec.init_containers),

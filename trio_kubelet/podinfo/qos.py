@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.api.containers import regular_containers, remembered
 from trio_kubelet.podinfo.amounts import Amounts, add, amounts
 from trio_kubelet.podinfo.updates import is_mirror, is_static
 
@@ -35,7 +35,8 @@ def pod_qos(pod: v1.Pod, pod_level_resources: bool = True) -> QOSClass:
     return _BY_NAME.get(pod.status.qos_class) or compute_qos(pod.spec, pod_level_resources)
 
 
-def compute_qos(spec: v1.PodSpec, pod_level_resources: bool = True) -> QOSClass:
+@remembered
+def compute_qos(spec: v1.PodSpec, pod_level_resources: bool) -> QOSClass:
     """BestEffort without any CPU or memory request or limit; Guaranteed when every container has limits
     for both and all requests equal the limits; else Burstable. Amounts of 0 do not count.
     """

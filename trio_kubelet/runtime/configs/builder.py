@@ -67,6 +67,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+_REMEMBERED = 16
 _MOST_OF_ENV_FILE = 1024 * 1024
 _MOST_OF_NODES_FILE = 10 << 20  # what the kubelet takes of resolv.conf
 _LOG_DIR_MODE = 0o755
@@ -93,6 +94,23 @@ class NoServices:
 
     async def variables(self, pod: v1.Pod) -> Mapping[str, str]:
         return {}
+
+
+class _MountPoints:
+    """Where the volumes of the last pods are: of a pod each container asks, and it may have thousands."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[v1.PodSpec, Mapping[str, VolumeMountPoint]]] = {}  # by UID
+
+    def of(self, pod: v1.Pod, node: NodeContext) -> Mapping[str, VolumeMountPoint]:
+        """Raises VolumeError."""
+        spec, found = self._last.pop(pod.metadata.uid, (None, {}))
+        if spec is not pod.spec:  # one that is in use does not change
+            found = mount_points(pod, node)
+        self._last[pod.metadata.uid] = pod.spec, found
+        if len(self._last) > _REMEMBERED:
+            del self._last[next(iter(self._last))]
+        return found
 
 
 class ConfigBuilder:
@@ -125,6 +143,7 @@ class ConfigBuilder:
         self._runtime_classes = runtime_classes or NoRuntimeClasses()
         self._persistent = persistent
         self._resolver: ResolvConf | None = None
+        self._mount_points = _MountPoints()
 
     def runtime_handler(self, pod: v1.Pod) -> str:
         """The handler of the pod's runtime class, "" for the default. Raises ConfigError."""
@@ -161,12 +180,12 @@ class ConfigBuilder:
         """
         node = self._node()
         try:
-            volumes = mount_points(pod, node)
+            volumes = self._mount_points.of(pod, node)
         except VolumeError as error:
             raise ConfigError(str(error)) from error
         persistent, uid = self._persistent, pod.metadata.uid
         if persistent is not None:
-            volumes.update(persistent.mounts(uid))
+            volumes = {**volumes, **persistent.mounts(uid)}
         inputs = ContainerInputs(
             image_ref=request.image_ref,
             restart_count=request.restart_count or 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import floor
 
 from trio_kubelet.api import v1
-from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.api.containers import INIT_CONTAINERS, containers_by_name, is_sidecar, remembered
 from trio_kubelet.api.defaults import HUGE_PAGES_PREFIX
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podinfo.amounts import Amounts, amount, amounts, huge_page_size_name, milli, whole
@@ -191,9 +191,9 @@ def oom_score_adj(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> int
         return BEST_EFFORT_OOM_SCORE_ADJ
     extra = _unclaimed_memory_share(pod.spec) if ctx.features.pod_level_resources else 0
     score = 1000 - 1000 * (_memory_request(container) + extra) // ctx.memory_capacity
-    sidecars = [init.name for init in pod.spec.init_containers or () if is_sidecar(init)]
-    if container.name in sidecars:
-        least = min(_memory_request(other) for other in pod.spec.containers or ()) + extra
+    found = containers_by_name(pod.spec).get(container.name)
+    if found is not None and found.field == INIT_CONTAINERS and is_sidecar(container):
+        least = _least_memory_request(pod.spec) + extra
         score = min(score, 1000 - 1000 * least // ctx.memory_capacity)
     return max(1000 + GUARANTEED_OOM_SCORE_ADJ, min(score, BEST_EFFORT_OOM_SCORE_ADJ - 1))
 
@@ -202,6 +202,12 @@ def _memory_request(container: v1.Container) -> int:
     return whole(amount((container.resources.requests or {}).get("memory", "")))
 
 
+@remembered
+def _least_memory_request(spec: v1.PodSpec) -> int:
+    return min(map(_memory_request, spec.containers or ()))
+
+
+@remembered
 def _unclaimed_memory_share(spec: v1.PodSpec) -> int:
     """Each container's share of the pod-level memory request that no container claims, in bytes."""
     if not has_pod_level_requests(spec) or spec.resources is None:
