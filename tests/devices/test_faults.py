@@ -61,6 +61,15 @@ def test_who_is_not_root_sees_which_sockets_there_are(tmp_path: Path) -> None:
     assert (tmp_path / "device-plugins").stat().st_mode & 0o777 == 0o755
 
 
+def test_what_cannot_be_cleared_away_keeps_no_plugin_from_registering(tmp_path: Path) -> None:
+    """Plugins' pods make what they like in the directory of their sockets."""
+    (tmp_path / "a").symlink_to("a")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "b.sock"))
+    clear_sockets(str(tmp_path))
+    assert os.listdir(tmp_path) == ["a"]
+
+
 class Node:
     """A node with device plugins and pods, as far as devices go."""
 

@@ -192,7 +192,9 @@ class DevicePluginHandler:
 
 
 def clear_sockets(directory: str) -> None:
-    """Removes all sockets: plugins that see theirs gone register again. Blocking; raises OSError."""
+    """Removes all sockets: plugins that see theirs gone register again. One that cannot be removed keeps no
+    other from registering. Blocking; raises OSError.
+    """
     os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
@@ -203,6 +205,8 @@ def clear_sockets(directory: str) -> None:
                 os.unlink(path)
         except FileNotFoundError:
             continue
+        except OSError as exc:
+            log.warning("Cannot clear away what is in the directory of device plugins", path=path, err=exc)
 
 
 async def _until_gone(path: str) -> None:
