@@ -12,6 +12,7 @@ import textwrap
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -442,6 +443,19 @@ def test_nothing_else_is_removed_where_a_directory_is_moved_away_meanwhile(
     with pytest.raises(OSError, match="moved"):
         remove_tree(str(root / "pod"))
     assert (root / "other" / "precious").exists()
+
+
+def test_what_others_remove_meanwhile_is_gone_too(root: Path) -> None:
+    """Somebody tidies up at the same time: each comes late to many names."""
+    for number in range(40):
+        (root / "pod" / f"{number}" / "below").mkdir(parents=True)
+        for place in ("pod", f"pod/{number}", f"pod/{number}/below"):
+            for each in range(20):
+                (root / place / f"{number}-{each}").touch()
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(remove_tree, str(root / "pod")) for _ in range(4)]:
+            done.result()
+    assert os.listdir(root) == []
 
 
 def test_a_large_directory_is_removed_with_few_names_in_memory(root: Path) -> None:

@@ -103,7 +103,8 @@ def remove_tree(path: str) -> None:
 
 def _remove(path: str) -> None:
     """Removes what is there, which takes neither room on the disk nor, however deep a container nested its
-    directories, much memory. No mount is entered (EXDEV), and none can be removed (EBUSY).
+    directories, much memory. No mount is entered (EXDEV), and none can be removed (EBUSY). What somebody else
+    removes meanwhile is gone, too.
     """
     parent, name = os.path.split(path.rstrip("/"))
     try:
@@ -114,6 +115,10 @@ def _remove(path: str) -> None:
         _remove_in(above, name)
     finally:
         os.close(above)
+
+
+def _fine_if_gone() -> contextlib.AbstractContextManager[None]:
+    return contextlib.suppress(FileNotFoundError)
 
 
 def _remove_in(above: int, name: str) -> None:
@@ -127,7 +132,8 @@ def _remove_in(above: int, name: str) -> None:
         os.unlink(name, dir_fd=above)
         return
     _empty(_Level(top))
-    os.rmdir(name, dir_fd=above)
+    with _fine_if_gone():
+        os.rmdir(name, dir_fd=above)
 
 
 class OpenDirectory:
@@ -158,7 +164,8 @@ class _Level(OpenDirectory):
         for entry in self.found:
             if entry.is_dir(follow_symlinks=False):
                 return entry.name
-            os.unlink(entry.name, dir_fd=self.descriptor)
+            with _fine_if_gone():
+                os.unlink(entry.name, dir_fd=self.descriptor)
         return None
 
     def inode(self) -> int:
@@ -174,7 +181,8 @@ def _empty(top: _Level) -> None:
         while True:
             level = levels[-1]
             if (name := level.next_directory()) is not None:
-                levels.append(_Level(enter(name, _OPEN_DIRECTORY, level.descriptor), name))
+                with _fine_if_gone():
+                    levels.append(_Level(enter(name, _OPEN_DIRECTORY, level.descriptor), name))
                 if len(levels) > _MOST_OPEN:
                     closed.append(levels[0].inode())
                     levels.popleft().close()
@@ -187,7 +195,8 @@ def _empty(top: _Level) -> None:
                 return
             levels.pop().close()
             if level.name:  # else it is found again
-                os.rmdir(level.name, dir_fd=levels[-1].descriptor)
+                with _fine_if_gone():
+                    os.rmdir(level.name, dir_fd=levels[-1].descriptor)
     finally:
         for level in levels:
             level.close()
