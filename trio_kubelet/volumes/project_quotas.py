@@ -195,9 +195,7 @@ class _Register:
     def _read(self, path: str) -> list[str]:
         """The lines of a file, which is locked and made if need be; never anything but a plain file."""
         while True:
-            file = os.open(
-                path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
-            )
+            file = os.open(path, _PLAIN, 0o644)
             self._locks.append(file)
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise OSError(errno.EINVAL, "exists but is not a plain file, cannot continue", path)
