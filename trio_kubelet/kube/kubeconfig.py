@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -177,6 +178,10 @@ def parse_kubeconfig(data: bytes, path: str) -> ClientConfig:
         raise KubeconfigError(f'{path}: apiVersion: expected "v1", got "{config.api_version}"')
     if config.kind != "Config":
         raise KubeconfigError(f'{path}: kind: expected "Config", got "{config.kind}"')
+    for field in ("contexts", "clusters", "users"):
+        names = Counter(each.name for each in getattr(config, field))
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise KubeconfigError(f'{path}: {field}: more than one is named "{twice[0]}"')
     contexts = {c.name: c.context for c in config.contexts}
     context = contexts.get(config.current_context)
     if context is None:
