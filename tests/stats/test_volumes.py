@@ -255,6 +255,28 @@ async def test_all_volumes_can_be_measured_at_once(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_walk_goes_on_when_who_asked_for_it_waits_no_longer(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one that takes longer than they wait would begin again and again, as long as the disk is full."""
+    monkeypatch.setattr(volumes, "METER", SlowDisk(20))
+    monkeypatch.setattr(volumes, "LARGE", 10)
+    scratch_of(tmp_path).mkdir(parents=True)
+    for number in range(20):
+        scratch_of(tmp_path).joinpath(str(number)).touch()
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(30.25)
+        asked = trio.current_time()
+        for _ in range(5):
+            with trio.move_on_after(5):
+                await meter.measure_all()
+        [use] = meter.of("u-1") or ()
+        assert use.at_ns / 1e9 > asked
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_whatever_one_pods_volumes_raise_the_others_are_measured(
     shape: str, autojump_clock: trio.testing.MockClock, tmp_path: Path

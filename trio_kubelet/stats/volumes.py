@@ -194,6 +194,7 @@ class VolumeMeter:
         self._turn_of_others = trio.Lock()
         self._places = Places(1, lent=_PATIENCE, aside=_ASIDE)
         self._places_of_large = Places(1, lent=_PATIENCE_WITH_LARGE, aside=_ASIDE)
+        self._nursery: trio.Nursery | None = None  # for walks that outlive who asked for them
         self._walks: dict[str, trio.Event] = {}  # that are under way or wait for a place, by UID of the pod
         self._large: set[str] = set()  # UIDs of pods with large volumes
         # For its own volumes a pod may be evicted; drivers and servers are asked when they have mounted those
@@ -223,17 +224,16 @@ class VolumeMeter:
         return None if own is None else (*own, *self._of_others.get(uid, ()))
 
     async def measure_all(self) -> None:
-        """Measures all volumes anew: somebody is to be judged by them. What is not reached before this is
-        cancelled is measured soon.
+        """Measures all volumes anew: somebody is to be judged by them. What is not done before this is
+        cancelled is done soon.
         """
         uids = [pod.metadata.uid for pod in self._pods()]
         for turns in (self._own_turns, self._others_turns):
             turns.all_now(uids)
-        under_way = list(self._walks.values())
         async with trio.open_nursery() as nursery:
-            self._start_walks(nursery)
+            self._start_walks(self._nursery or nursery)
             await self._ask_others()
-        for each in under_way:
+        for each in list(self._walks.values()):
             await each.wait()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -242,11 +242,14 @@ class VolumeMeter:
         if self._period <= 0:
             log.info("Volume stats collection disabled")
             return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_asking_others)
-            while True:
-                self._start_walks(nursery)
-                await _until_due(self._own_turns)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(self._keep_asking_others)
+                while True:
+                    self._start_walks(self._nursery)
+                    await _until_due(self._own_turns)
+        finally:
+            self._nursery = None
 
     async def _keep_asking_others(self) -> None:
         while True:
