@@ -195,13 +195,14 @@ async def test_the_image_of_sandboxes_stays_though_the_runtime_does_not_pin_it(
     autojump_clock: Clock, name: str
 ) -> None:
     """containerd 10270, kubernetes 81756: no container shows it, and without it no pod starts."""
-    world = World(Runtime(short=300, idle=300))
+    world = World(Runtime(short=300, idle=300, mine=300))
     world.runtime.images["short"].repo_tags.append("registry.example/pause:3.6")
+    world.runtime.images["mine"].pinned = True  # by somebody else
     world.runtime.config = json.dumps({"sandboxImage": name})
     await world.garbage.delete_unused()
     await trio.sleep(121)
     await world.garbage.delete_unused()
-    assert set(world.runtime.images) == {"short"}
+    assert set(world.runtime.images) == {"short", "mine"}
 
 
 @pytest.mark.parametrize(

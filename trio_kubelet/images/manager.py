@@ -148,7 +148,7 @@ class ImageGarbage:
         with trio.fail_after(TIMEOUT):
             found = [_found(image) for image in await self._images.list_images()]
             in_use = await self._of_containers()
-            in_use |= await self._named(found, self._volumes() | await self._sandboxes(found))
+            in_use |= await self._named(found, self._volumes() | await self._sandboxes())
         in_use = {image.id for image in found if _is_any_of(image, in_use)}
         self._records = recorded(self._records, found, in_use, trio.current_time())
         return removable(self._records, in_use)
@@ -174,12 +174,10 @@ class ImageGarbage:
             if volume.image is not None and volume.image.reference
         }
 
-    async def _sandboxes(self, found: Sequence[FoundImage]) -> set[str]:
-        """The image of sandboxes, where the runtime does not pin it (containerd before 1.6.22): it stands in
-        no container, and without it no pod starts.
+    async def _sandboxes(self) -> set[str]:
+        """The image of sandboxes: it stands in no container, and without it no pod starts. Not every runtime
+        pins it (containerd before 1.6.22).
         """
-        if any(image.pinned for image in found):
-            return set()
         return {sandbox_image((await self._runtime.status(verbose=True)).info)} - {""}
 
     async def _named(self, found: Sequence[FoundImage], wanted: set[str]) -> set[str]:
