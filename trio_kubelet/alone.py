@@ -6,8 +6,8 @@ from trio_kubelet.base import Base
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.pods.admission.fit import NodeFacts
+from trio_kubelet.pods.doors import NoMirrors
 from trio_kubelet.pods.metrics import status_sync_durations
-from trio_kubelet.pods.syncer import NoMirrors
 from trio_kubelet.storage.steps import ReportedVolumes
 
 

@@ -36,6 +36,7 @@ from trio_kubelet.pods.doors import (
     DirectoriesDoor,
     MirrorsDoor,
     NoClaims,
+    NoMirrors,
     SourcesDoor,
     TracesDoor,
     Untraced,
@@ -44,7 +45,8 @@ from trio_kubelet.pods.doors import (
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
-from trio_kubelet.pods.syncer import NodeView, NoMirrors, no_pull_secrets
+from trio_kubelet.pods.status.reporter import NodeView
+from trio_kubelet.pods.syncer import no_pull_secrets
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics

@@ -32,8 +32,8 @@ from trio_kubelet.pods.doors import Admitter, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.status.reporter import NodeView
 from trio_kubelet.pods.status.writer import StatusWriter
-from trio_kubelet.pods.syncer import NodeView
 from trio_kubelet.server.http.messages import Request
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.podconfig import PodConfig

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.kube.store import Refused
 from tests.pods.cluster import Cluster, Picky
 from trio_kubelet.api import v1
-from trio_kubelet.pods.syncer import NodeView
+from trio_kubelet.pods.status.reporter import NodeView
 from trio_kubelet.server.http.messages import Request
 
 Clock = trio.testing.MockClock

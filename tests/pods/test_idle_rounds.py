@@ -36,7 +36,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(pod.metadata.uid)
         return generate_status(pod, *rest, **more)
 
-    monkeypatch.setattr("trio_kubelet.pods.syncer.generate_status", counted)
+    monkeypatch.setattr("trio_kubelet.pods.status.reporter.generate_status", counted)
     return found
 
 

@@ -637,7 +637,7 @@ async def test_what_cannot_be_said_of_a_pod_does_not_keep_it_from_ending(
         def choke(*args: object, **kwargs: object) -> v1.PodStatus:
             raise OverflowError("too much")
 
-        monkeypatch.setattr("trio_kubelet.pods.syncer.generate_status", choke)
+        monkeypatch.setattr("trio_kubelet.pods.status.reporter.generate_status", choke)
         await world.remove(pod)
         await world.until(lambda: world.room.workers.get(pod.metadata.uid) is None)
     assert not world.runtime.alive()

@@ -17,10 +17,18 @@ from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
 from trio_kubelet.pods.admission.allocating import Allocating
-from trio_kubelet.pods.doors import Admitter, CgroupError, MirrorsDoor, ProbeResults, TracesDoor, Untraced
+from trio_kubelet.pods.doors import (
+    Admitter,
+    CgroupError,
+    MirrorsDoor,
+    NoMirrors,
+    ProbeResults,
+    TracesDoor,
+    Untraced,
+)
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
-from trio_kubelet.pods.syncer import NodeView, NoMirrors
+from trio_kubelet.pods.status.reporter import NodeView
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import GCPolicy

@@ -24,7 +24,7 @@ from trio_kubelet.cri.doors import BeginSpan
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus, RunningPod
-from trio_kubelet.pods.work import SyncReport
+from trio_kubelet.pods.work import Attempt, SyncReport
 from trio_kubelet.pods.worker_state import Stage, SyncType, Worker
 from trio_kubelet.tracing import Traces, open_traces
 from trio_kubelet.tracing.export import target
@@ -46,7 +46,7 @@ class Work:
         self.report = report
         self._runtime_call = runtime_call
 
-    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+    async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport:
         async with trio.open_nursery() as nursery:
             if self._runtime_call is not None:
                 nursery.start_soon(self._call, self._runtime_call, "RunPodSandbox", 2.0, Code.OK)
@@ -78,7 +78,7 @@ async def nothing_new() -> PodStatus:
 async def test_calls_are_seen_below_the_sync_that_made_them(autojump_clock: trio.testing.MockClock) -> None:
     taken = Taken(1_000_000)
     work = Work(SyncReport(acted=True), taken.traces.runtime_call)
-    assert await taken.traces.syncer(work).sync_pod(WORKER, STATUS) == SyncReport(acted=True)
+    assert await taken.traces.syncer(work).sync_pod(WORKER, STATUS, Attempt()) == SyncReport(acted=True)
     spans = taken.spans()
     sync = spans["syncPod"]
     sandbox = spans["runtime.v1.RuntimeService/RunPodSandbox"]
@@ -119,7 +119,7 @@ async def test_what_went_wrong_is_said(autojump_clock: trio.testing.MockClock) -
 async def test_a_cancelled_sync_is_over_and_no_fault(autojump_clock: trio.testing.MockClock) -> None:
     taken, work = Taken(1_000_000), Work(SyncReport())
     with trio.move_on_after(0.5) as scope:
-        await taken.traces.syncer(work).sync_pod(WORKER, STATUS)
+        await taken.traces.syncer(work).sync_pod(WORKER, STATUS, Attempt())
     assert scope.cancelled_caught
     assert taken.spans()["syncPod"].status.status_code is StatusCode.UNSET
 

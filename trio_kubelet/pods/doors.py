@@ -20,7 +20,7 @@ from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.observed.types import PodLifecycleEvent, PodStatus, RunningPod
 from trio_kubelet.pods.admission.admitter import Admit, Decision, Postpone, Preempt
 from trio_kubelet.pods.admission.occupancy import Others
-from trio_kubelet.pods.work import SyncReport
+from trio_kubelet.pods.work import Attempt, SyncReport
 from trio_kubelet.pods.worker_state import Worker
 from trio_kubelet.runtime.doors import GCPolicy, PodStates, SyncContext
 from trio_kubelet.runtime.results import PodSyncResult
@@ -256,10 +256,20 @@ class MirrorsDoor(Protocol):
         ...
 
 
+class NoMirrors:
+    """An agent without an API server has none."""
+
+    def reconcile(self, pod: v1.Pod) -> None:
+        pass
+
+    def delete_orphan(self, full_name: str) -> None:
+        pass
+
+
 class SyncerDoor(Protocol):
     """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
 
-    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport: ...
+    async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport: ...
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]

@@ -39,6 +39,7 @@ from trio_kubelet.pods.doors import (
     Untraced,
     VolumesDoor,
 )
+from trio_kubelet.pods.groundwork import Groundwork
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.housekeeping import Housekeeper
 from trio_kubelet.pods.manager import PodManager
@@ -46,9 +47,10 @@ from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.resize.progress import ResizeProgress
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.manager import StatusManager
+from trio_kubelet.pods.status.reporter import NodeView, StatusReporter
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import SyncLoop
-from trio_kubelet.pods.syncer import NodeView, Syncer, no_pull_secrets
+from trio_kubelet.pods.syncer import Syncer, no_pull_secrets
 from trio_kubelet.pods.victims import Victims
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.pods.workers import PodWorkers
@@ -109,6 +111,13 @@ class PodsRoom:
             recorder=recorder,
             span=traces.span,
         )
+        self._resizes = ResizeProgress(
+            statuses=self.statuses,
+            recorder=recorder,
+            clock=clock,
+            granted=admitter.as_granted,
+            as_actuated=admitter.as_actuated,
+        )
         self._syncer = self._make_syncer(volumes, claims, pull_secrets, node)
         self.workers = PodWorkers(
             syncer=traces.syncer(self._syncer),
@@ -122,6 +131,7 @@ class PodsRoom:
         )
         self._preempter = Preempter(self.workers, recorder, self.metrics)
         self.handler = self._make_handler()
+        self._resizes.actuated.listen(self.handler.actuated)
         self.loop = self._make_loop()
         self.victims = Victims(
             active=self.handler.active_pods,
@@ -140,36 +150,45 @@ class PodsRoom:
         node: Callable[[], NodeView],
     ) -> Syncer:
         """Who does what a pod's stage asks for."""
+        as_actuated = self._admitter.as_actuated
+        reporter = StatusReporter(
+            statuses=self.statuses,
+            node=node,
+            as_actuated=as_actuated,
+            probes=self._probes,
+            reasons=self.reasons,
+            recorder=self._recorder,
+            clock=self._clock,
+        )
+        ground = Groundwork(
+            cgroups=self._cgroups,
+            directories=self._directories,
+            volumes=volumes,
+            runtime=self._runtime,
+            as_actuated=as_actuated,
+            reporter=reporter,
+            steps=self.steps,
+            recorder=self._recorder,
+            metrics=self.metrics,
+            clock=self._clock,
+        )
         return Syncer(
             runtime=self._runtime,
             statuses=self.statuses,
-            volumes=volumes,
-            cgroups=self._cgroups,
-            directories=self._directories,
+            reporter=reporter,
+            ground=ground,
+            resizes=self._resizes,
             probes=self._probes,
             health=self._health,
-            recorder=self._recorder,
-            clock=self._clock,
-            metrics=self.metrics,
-            story=self.story,
-            reasons=self.reasons,
             mirrors=self._mirrors,
             claims=claims,
             pull_secrets=pull_secrets,
-            steps=self.steps,
-            node=node,
-            resizes=ResizeProgress(
-                statuses=self.statuses,
-                recorder=self._recorder,
-                clock=self._clock,
-                granted=self._admitter.as_granted,
-                as_actuated=self._admitter.as_actuated,
-                actuated=lambda uid: self.handler.actuated(uid),
-            ),
-            as_actuated=self._admitter.as_actuated,
-            is_ending=lambda uid: self.workers.is_termination_requested(uid),
-            finishing=lambda uid: self.workers.finishing(uid),
             settled=self.cleaner.settled,
+            steps=self.steps,
+            story=self.story,
+            recorder=self._recorder,
+            metrics=self.metrics,
+            clock=self._clock,
         )
 
     def _make_handler(self) -> SyncHandler:

@@ -23,6 +23,7 @@ from trio_kubelet.pods.admission.admitter import Admit, Allocate, Decision, Reje
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.admission.occupancy import Occupancy
 from trio_kubelet.pods.doors import Admitter, RuntimeDoor, SyncerDoor
+from trio_kubelet.pods.work import Attempt
 from trio_kubelet.pods.worker_state import Create, step
 
 log = get_logger(__name__)
@@ -111,7 +112,7 @@ class RunOnce:
                     break
                 worker = step(None, Create(pod=pod), self._clock.now_ns()).worker
                 if worker is not None:
-                    why = (await self._syncer.sync_pod(worker, status)).error
+                    why = (await self._syncer.sync_pod(worker, status, Attempt())).error
                 if all_run(pod, await self._status(pod)):
                     return
             except CRIError as exc:

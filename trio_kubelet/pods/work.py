@@ -1,13 +1,22 @@
-"""What a worker's attempt at its work reports, who does that work, and when the next attempt is due."""
+"""A worker's attempt at its work: what it hears meanwhile, what it reports, and when the next one is due."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
 from trio_kubelet.common.backoff import Pauses
+from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.pods.worker_state import Stage
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt hears of its own end. Without a worker nobody breaks it off."""
+
+    is_ending: Callable[[], bool] = lambda: False  # whether the pod is to end by now
+    finishing: Finishing = msgspec.field(default_factory=Finishing)  # hears before it is broken off
 
 
 class SyncReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ import trio
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.types import PodStatus, RunningPod
@@ -26,7 +25,7 @@ from trio_kubelet.pods.doors import PlegDoor, StatusDoor, SyncerDoor
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import is_quiet, pod_full_name
 from trio_kubelet.pods.story import Story
-from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
+from trio_kubelet.pods.work import Attempt, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
     AttemptOutcome,
     Create,
@@ -147,11 +146,6 @@ class PodWorkers(WorkerTable):
     def free_name(self, full_name: str, uid: str) -> None:
         """Gives up what `hold_name` took."""
         self._release(full_name, uid)
-
-    def finishing(self, uid: str) -> Finishing:
-        """What hears before an attempt at the pod is broken off; without a worker nobody breaks it off."""
-        slot = self._slots.get(uid)
-        return slot.finishing if slot is not None else Finishing()
 
     def forget(self, uid: str) -> bool:
         """Drops the history of a finished pod; False if it is not finished."""
@@ -314,7 +308,10 @@ class PodWorkers(WorkerTable):
         status = await self._look(worker.uid, slot.last_sync)
         match worker.stage:
             case Stage.SYNCING:
-                return await self._syncer.sync_pod(worker, status)
+                attempt = Attempt(
+                    is_ending=partial(self.is_termination_requested, worker.uid), finishing=slot.finishing
+                )
+                return await self._syncer.sync_pod(worker, status, attempt)
             case Stage.TERMINATING:
                 look = partial(self._look_anew, worker.uid, slot)
                 return await self._syncer.sync_terminating_pod(worker, status, look)

@@ -17,7 +17,7 @@ from trio_kubelet.cri.caller import PATHS
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.doors import SyncerDoor
-from trio_kubelet.pods.work import SyncReport
+from trio_kubelet.pods.work import Attempt, SyncReport
 from trio_kubelet.pods.worker_state import Worker
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -72,9 +72,9 @@ class TracedSyncer:
         self._tracer = tracer
         self._syncer = syncer
 
-    async def sync_pod(self, worker: Worker, status: PodStatus) -> SyncReport:
+    async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport:
         with self._span("syncPod", worker, {"k8s.pod.update_type": worker.sync_type.value}) as span:
-            return _told(span, await self._syncer.sync_pod(worker, status))
+            return _told(span, await self._syncer.sync_pod(worker, status, attempt))
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]

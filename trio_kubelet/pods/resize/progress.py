@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.pods.resize.rules import resize_message
@@ -28,14 +29,17 @@ class ResizeProgress:
         clock: Clock,
         granted: Callable[[Pod], Pod],  # the pod with what it is to have now (`Admitter.as_granted`)
         as_actuated: Callable[[Pod], Pod],  # with what it has while a resize is not made
-        actuated: Callable[[str], None],  # the pod with this UID has what it was granted
     ) -> None:
         self._statuses = statuses
         self._recorder = recorder
         self._clock = clock
         self._granted = granted
         self._as_actuated = as_actuated
-        self._actuated = actuated
+        self.actuated: Listeners[[str]] = Listeners()  # UIDs of pods that have what they were granted
+
+    def is_to_be_made(self, pod: Pod) -> bool:
+        """Whether the pod was granted other resources, and it is not known that it has them."""
+        return self._as_actuated(pod) is not pod
 
     def after_round(self, pod: Pod, status: PodStatus, result: PodSyncResult) -> None:
         """A resize is over when a round finds nothing of it left to do; what failed is told once. Both are
@@ -44,7 +48,7 @@ class ResizeProgress:
         steps = [entry for entry in result.results if entry.action is SyncAction.RESIZE_POD_IN_PLACE]
         failed = [entry for entry in steps if entry.reason is not None]
         if steps and not failed and self._granted(pod) is pod:
-            self._actuated(pod.metadata.uid)
+            self.actuated.tell(pod.metadata.uid)
         progress = find(self._statuses.before(pod).conditions, RESIZE_IN_PROGRESS)
         if progress is None:
             return
@@ -68,4 +72,4 @@ class ResizeProgress:
         """Whether a resize was granted while a round went by what the pod had before, or the round did not
         come to making it: where there is no sandbox yet, what starts has it anyway.
         """
-        return self._granted(pod) is not pod or (bool(status.sandboxes) and self._as_actuated(pod) is not pod)
+        return self._granted(pod) is not pod or (bool(status.sandboxes) and self.is_to_be_made(pod))
