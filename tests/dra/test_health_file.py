@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.turns import others
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.dra.driver import _reports
 from trio_kubelet.dra.health import (
@@ -14,6 +15,7 @@ from trio_kubelet.dra.health import (
     MOST_REPORTS,
     DeviceHealth,
     DriverHealth,
+    HealthState,
     decode_reports,
     encode_reports,
     shortened,
@@ -45,7 +47,7 @@ def test_what_is_from_the_future_is_not_believed() -> None:
 
 def test_it_is_read_as_it_was_written() -> None:
     reports = {"d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=105.0)}}
-    content = encode_reports(reports, now=100.0, now_ns=NOW)
+    content = encode_reports(HealthState(reports, 100.0, NOW))
     assert b'"LastUpdated":"2023-11-14T22:13:18Z","HealthCheckTimeout":7000000000' in content
     assert decode_reports(content, now=3.0, now_ns=NOW) == {
         "d": {("p", "a/b"): DeviceHealth(health="Healthy", message="ä", seconds=7.0, until=8.0)}
@@ -70,10 +72,20 @@ def test_of_more_devices_than_a_node_has_the_latest_reports_are_kept() -> None:
     assert ("p", "20-0") in changed
 
 
-def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it() -> None:
+async def test_of_very_many_the_latest_are_read_and_others_have_their_turns() -> None:
+    said = health_pb2.NodeWatchResourcesResponse()
+    for number in range(2 * MOST_REPORTS):
+        said.devices.add().device.device_name = str(number)
+    async with others() as turns:
+        reports = await _reports(said, 100.0)
+    assert [name for _, name in reports] == [str(MOST_REPORTS + number) for number in range(MOST_REPORTS)]
+    assert turns.count >= 10
+
+
+async def test_a_report_that_is_good_for_ever_can_be_written_as_the_kubelet_reads_it() -> None:
     said = health_pb2.NodeWatchResourcesResponse()
     said.devices.add(health_check_timeout_seconds=2**63 - 1).device.device_name = "d"
-    content = encode_reports({"a": _reports(said, 100.0)}, now=100.0, now_ns=NOW)
+    content = encode_reports(HealthState({"a": await _reports(said, 100.0)}, 100.0, NOW))
     [timeout] = re.findall(rb'"HealthCheckTimeout":(\d+)', content)
     assert int(timeout) < 2**63
     assert decode_reports(content, now=100.0, now_ns=NOW)

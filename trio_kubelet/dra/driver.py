@@ -12,7 +12,15 @@ import trio
 from google.protobuf.message import Message
 
 from trio_kubelet.dra.doors import DriverError
-from trio_kubelet.dra.health import DEFAULT_SECONDS, LONGEST_SECONDS, UNKNOWN, DeviceHealth, Key, shortened
+from trio_kubelet.dra.health import (
+    DEFAULT_SECONDS,
+    LONGEST_SECONDS,
+    MOST_REPORTS,
+    UNKNOWN,
+    DeviceHealth,
+    Key,
+    shortened,
+)
 from trio_kubelet.dra.proto import health_pb2, v1_pb2
 from trio_kubelet.dra.states import Claim, PreparedDevice
 from trio_kubelet.grpc.channel import Channel
@@ -24,6 +32,8 @@ M = TypeVar("M", bound=Message)
 CALL_SECONDS: Final = 45.0
 """Half of the time after which the kubelet tries again."""
 _OPENING_SECONDS: Final = 10.0
+_TURN: Final = 500
+"""Reports that are read before others have their turn."""
 _HEALTH: Final = {health_pb2.HEALTHY: "Healthy", health_pb2.UNHEALTHY: "Unhealthy"}
 
 
@@ -78,7 +88,7 @@ class GrpcDriver:
             async with stream as messages:
                 async for message in messages:
                     began = trio.current_time()
-                    told(_reports(message, began))
+                    told(await _reports(message, began))
                     await rest(began)
         except GrpcError as exc:
             raise DriverError(str(exc)) from exc
@@ -99,9 +109,12 @@ def _named(claims: Sequence[Claim]) -> list[v1_pb2.Claim]:
     return [v1_pb2.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
 
 
-def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, DeviceHealth]:
+async def _reports(message: health_pb2.NodeWatchResourcesResponse, now: float) -> Mapping[Key, DeviceHealth]:
+    """The latest that are kept. Others have their turns meanwhile: a message has room for ten thousands."""
     found = {}
-    for each in message.devices:
+    for number, each in enumerate(message.devices[-MOST_REPORTS:], 1):
+        if not number % _TURN:
+            await trio.lowlevel.checkpoint()
         seconds = float(each.health_check_timeout_seconds)
         seconds = min(seconds, LONGEST_SECONDS) if seconds > 0 else DEFAULT_SECONDS
         found[each.device.pool_name, each.device.device_name] = DeviceHealth(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -112,8 +112,17 @@ class _Driver(msgspec.Struct, rename="pascal"):
     devices: dict[str, _Device] | None = None
 
 
-def encode_reports(reports: Reports, *, now: float, now_ns: int) -> bytes:
-    """The file's content; `now` in Trio's time, `now_ns` the wall clock's at the same moment."""
+class HealthState(NamedTuple):
+    """What is to be written; `now` in Trio's time, `now_ns` the wall clock's at the same moment."""
+
+    reports: Reports
+    now: float
+    now_ns: int
+
+
+def encode_reports(state: HealthState) -> bytes:
+    """The file's content."""
+    reports, now, now_ns = state
     content = {
         driver: {
             "Devices": {

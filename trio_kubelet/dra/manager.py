@@ -27,7 +27,7 @@ from trio_kubelet.dra.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.dra.claims import ClaimError, PodClaims, check
 from trio_kubelet.dra.doors import ClaimObjects, ClaimPods, DriverError
 from trio_kubelet.dra.drivers import DraDrivers
-from trio_kubelet.dra.health import STATE_FILE, Key, decode_reports, encode_reports
+from trio_kubelet.dra.health import STATE_FILE, HealthState, Key, decode_reports, encode_reports
 from trio_kubelet.dra.metrics import DraMetrics
 from trio_kubelet.dra.states import Claim, PreparedDevice, in_use
 from trio_kubelet.grpc.loop import AsyncioLoop
@@ -77,7 +77,7 @@ class DraManager:
             os.path.join(root_dir, FILE_NAME), lambda: tuple(self._claims.values()), encode
         )
         self._clock = clock
-        self._health_file = StateFile(os.path.join(root_dir, STATE_FILE), self._health_content, bytes)
+        self._health_file = StateFile(os.path.join(root_dir, STATE_FILE), self._health_state, encode_reports)
         self.drivers = DraDrivers(
             loop=loop,
             metrics=self._metrics,
@@ -104,9 +104,8 @@ class DraManager:
         except (OSError, ValueError) as exc:
             log.error("Failed to load health checkpoint, proceeding with empty cache", err=exc)
 
-    def _health_content(self) -> bytes:
-        reports = self.drivers.known_health()
-        return encode_reports(reports, now=trio.current_time(), now_ns=self._clock.now_ns())
+    def _health_state(self) -> HealthState:
+        return HealthState(self.drivers.known_health(), trio.current_time(), self._clock.now_ns())
 
     async def run(self) -> None:
         """Keeps the files, and gives back claims of pods that are over, until cancelled."""
