@@ -262,6 +262,14 @@ async def test_a_runtime_that_refuses_and_one_that_lies(autojump_clock: Clock) -
     assert world.removed("space") == 1
 
 
+async def test_it_is_told_how_much_could_not_be_freed(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=300, b=600))
+    world.runtime.refusing = {"a", "b"}
+    async with world.running():
+        await trio.sleep(1000)
+    assert world.said.events[0][2].startswith("wanted to free 100 bytes, but freed 0 bytes space with errors")
+
+
 async def test_a_runtime_that_takes_too_long_to_remove_an_image(autojump_clock: Clock) -> None:
     world = World(Runtime(a=100, b=200))
     world.runtime.slow = 1000.0

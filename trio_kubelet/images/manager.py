@@ -4,7 +4,7 @@ pressure (kubelet: `images.ImageGCManager`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -86,7 +86,8 @@ class ImageGarbage:
 
     async def run(self) -> None:
         """Collects each period until cancelled; the second failure in a row is told as an event."""
-        failed, task = False, self._look  # at the start, so that ages count from there
+        failed = False
+        task: Callable[[], Awaitable[object]] = self._look  # at the start, so that ages count from there
         while True:
             try:
                 async with self._turn:
@@ -112,22 +113,22 @@ class ImageGarbage:
             order = await self._look()
             await self._free_space(order, None)
 
-    async def _collect_seen(self) -> list[ImageRecord]:
+    async def _collect_seen(self) -> None:
         with self._span("Images/GarbageCollect"):
-            return await self._collect()
+            await self._collect()
 
-    async def _collect(self) -> list[ImageRecord]:
+    async def _collect(self) -> None:
         order = await self._look()
         order = await self._free_old(order)
         found = self._filesystem()
-        capacity, available = found if found is not None else (0, 0)
-        if capacity == 0:
+        if found is None or found[0] == 0:
             text = "invalid capacity 0 on image filesystem"
             self._events.record_node("Warning", "InvalidDiskCapacity", text)
             raise ImageGCError(text)
+        capacity, available = found
         usage, amount = to_free(self._policy, capacity, available)
         if usage < self._policy.high:
-            return order
+            return
         log.info(
             "Disk usage on image filesystem is over the high threshold", usage=usage, amountToFree=amount
         )
@@ -141,7 +142,6 @@ class ImageGarbage:
             )
             self._events.record_node("Warning", "FreeDiskSpaceFailed", message)
             raise ImageGCError(message)
-        return order
 
     async def _look(self) -> list[ImageRecord]:
         """Brings the records up to date; what could be removed, in order. Raises CRIError, TooSlowError."""
