@@ -293,6 +293,25 @@ async def test_what_the_attacher_says_is_told(place: Path, driver: DriverProcess
         await world.tear_down(pod)
 
 
+async def test_what_a_driver_says_is_told_though_it_left_something(
+    place: Path, driver: DriverProcess
+) -> None:
+    """What it made cannot be removed like an empty directory, but that is not why the pod does not start."""
+    claims = Claims()
+    claims.driver()
+    claims.claim("disk")
+    pod = pod_of("p", "disk")
+    driver.set(lie={"volume": "disk", "file": "left"})
+    driver.fail(NodePublishVolume={"code": 13, "text": "no such export", "when": "after"})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.gives_up(pod)).unmounted == ("disk",)
+        text = "rpc error: code = Internal desc = no such export"
+        assert world.reasons("FailedMount")[0] == f'MountVolume.SetUp failed for volume "pv-disk" : {text}'
+        driver.set()
+        driver.fail()
+        await world.tear_down(pod)
+
+
 async def test_that_labels_are_not_set_is_said_once_a_driver(
     place: Path, driver: DriverProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import Message
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import PREFIX, CSIContext
@@ -16,6 +17,8 @@ from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.proto import csi_pb2 as csi
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.volumes.local import fs_group_of
+
+log = get_logger(__name__)
 
 
 class _Words(NamedTuple):
@@ -122,7 +125,10 @@ async def _call(
     except GrpcError as error:
         ending = ending_of(error.code)
         if ending is Ending.FINISHED:
-            await undo()
+            try:
+                await undo()
+            except OperationError as left:  # what the driver says is to be told
+                log.error("Cannot remove what was made for a call", volume=spec.unique_name, err=left)
         raise OperationError(str(error), ending) from error
 
 
