@@ -170,6 +170,8 @@ def test_what_an_address_is_taken_for(cluster: dict[str, Any], server: str) -> N
         (config({"certificate-authority-data": "%%"}), "certificate-authority-data: not base64"),
         (config(user={"client-key-data": "gehé"}), "client-key-data: not base64"),
         (config(user={"username": "a", "password": "geheim"}), "not accepted"),
+        (config(user={"username": "geheim"}), "not accepted"),
+        (config(user={"password": "geheim"}), "not accepted"),
         (config(user=exec_of(command="")), "users: exec: command is missing"),
         (config(user=exec_of(apiVersion=None)), "users: exec: apiVersion is missing"),
         (config(user=exec_of(interactiveMode=None)), "users: exec: interactiveMode is missing"),

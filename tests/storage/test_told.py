@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, NODE, Claims, pod_of, running_world
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.claims import claimed_spec
 from trio_kubelet.storage.csi import node_calls
 from trio_kubelet.storage.csi.context import CSIContext
@@ -278,17 +280,50 @@ async def test_a_driver_that_takes_no_volumes_of_pods_own(place: Path, driver: D
         await world.tear_down(pod)
 
 
-async def test_what_the_attacher_says_is_told(place: Path, driver: DriverProcess) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        ({"attachError": {"message": "no such disk"}}, "no such disk"),
+        ({}, "volume disk is not attached for volume attachment {}"),
+    ],
+)
+async def test_what_the_attacher_says_is_told(
+    place: Path, driver: DriverProcess, status: dict[str, Any], text: str
+) -> None:
     claims = Claims()
     claims.driver(attachRequired=True)
     claims.claim("disk")
-    claims.attach("disk", attached=False, attachError={"message": "no such disk"})
+    name = claims.attach("disk", attached=False, **status)
     pod = pod_of("p", "disk")
     async with running_world(place, claims=claims, driver=driver) as world:
         world.node_says("disk")
         assert (await world.gives_up(pod)).unmounted == ("disk",)
-        text = 'MountVolume.WaitForAttach failed for volume "pv-disk" : no such disk'
-        assert world.reasons("FailedMount")[0] == text
+        told = f'MountVolume.WaitForAttach failed for volume "pv-disk" : {text.format(name)}'
+        assert world.reasons("FailedMount")[0] == told
+        assert driver.methods("begin") == []
+        await world.tear_down(pod)
+
+
+async def test_an_attachment_that_cannot_be_read_is_told(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = Claims()
+    claims.driver(attachRequired=True)
+    claims.claim("disk")
+    name = claims.attach("disk")
+    pod = pod_of("p", "disk")
+
+    async def refused(name: str) -> None:
+        raise ObjectError("it is forbidden")
+
+    async with running_world(place, claims=claims, driver=driver) as world:
+        monkeypatch.setattr(world.objects, "attachment", refused)
+        world.node_says("disk")
+        assert (await world.gives_up(pod)).unmounted == ("disk",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.WaitForAttach failed for volume "pv-disk" : volume disk has GET error for volume '
+            f"attachment {name}: it is forbidden"
+        )
         assert driver.methods("begin") == []
         await world.tear_down(pod)
 
