@@ -113,6 +113,19 @@ def test_a_new_sandbox_leaves_out_what_succeeded() -> None:
     assert actions.containers_to_start == [1]
 
 
+def test_a_new_sandbox_leaves_out_what_its_own_policy_leaves_ended() -> None:
+    """The API server takes no status any more in which it runs again."""
+    task, other = container("task"), container("other")
+    task.restart_policy = "Never"
+    task.restart_policy_rules = [rule("Restart", "In", 7)]
+    dead = (sandbox(ready=False),)
+    for state, code, starts in (("exited", 0, False), ("exited", 7, True), ("running", 0, False)):
+        observed = status(seen("task", state, code), seen("other", "exited", 1), sandboxes=dead)
+        assert decide(pod(task, other), observed).containers_to_start == ([0, 1] if starts else [1])
+    over = decide(pod(task), status(seen("task", "exited", 3), sandboxes=dead))
+    assert (over.kill_pod, over.create_sandbox) == (True, False)
+
+
 # --- regular containers
 # --------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
-from trio_kubelet.podinfo.restarts import NEVER, ON_FAILURE, asks_for_all, restarts_after_kill, should_start
+from trio_kubelet.podinfo.restarts import NEVER, asks_for_all, restarts_after_kill, should_start
 from trio_kubelet.runtime.init_actions import plan_init_containers
 from trio_kubelet.runtime.plan import ContainerToReset, KillReason, PodActions, pod_sandbox_changed
 from trio_kubelet.runtime.resize import Resources, plan_resize
@@ -86,12 +86,8 @@ def _plan_new_sandbox(pod: v1.Pod, status: PodStatus, actions: PodActions) -> No
         # It ran and is not to run again. A pod none of whose containers was ever created may still try.
         actions.create_sandbox = False
         return
-    to_start = [
-        index
-        for index, container in enumerate(containers)
-        if not (_runs_once(pod, container) and _succeeded(container, status))
-    ]
-    if not to_start:  # all have succeeded, or there are none: a sandbox would be ended and made anew for ever
+    to_start = [index for index, container in enumerate(containers) if _starts_anew(pod, container, status)]
+    if not to_start:  # all are over, or there are none: a sandbox would be ended and made anew for ever
         actions.create_sandbox = False
         return
     if pod.spec.init_containers:
@@ -100,14 +96,16 @@ def _plan_new_sandbox(pod: v1.Pod, status: PodStatus, actions: PodActions) -> No
     actions.containers_to_start = to_start
 
 
-def _runs_once(pod: v1.Pod, container: v1.Container) -> bool:
-    policy = container.restart_policy if container.restart_policy is not None else pod.spec.restart_policy
-    return policy == ON_FAILURE
+def _starts_anew(pod: v1.Pod, container: v1.Container, status: PodStatus) -> bool:
+    """Whether a container starts in its pod's new sandbox: not where its own policy leaves it ended.
 
-
-def _succeeded(container: v1.Container, status: PodStatus) -> bool:
+    (A kubelet starts such a one again unless it succeeded and is `OnFailure`, or there are init containers.
+    The API server then takes no status of the pod any more: what has ended for good may not run there.)
+    """
     newest = status.container_status(container.name)
-    return newest is not None and newest.state is ContainerState.EXITED and newest.exit_code == 0
+    if newest is not None and newest.state is ContainerState.RUNNING:
+        return restarts_after_kill(pod, container)
+    return should_start(pod, container, status)
 
 
 def _plan_container(pod: v1.Pod, index: int, seen: Observed, actions: PodActions) -> bool:
