@@ -10,7 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socketserver import StreamRequestHandler, UnixStreamServer
 from typing import Any
 
 import pytest
@@ -56,6 +58,56 @@ def test_the_page_is_served_until_it_is_told_to_stop(agent: Path, number: signal
         process.send_signal(number)
         assert process.communicate(timeout=60) == (b"", b"")
     assert process.returncode == 0
+
+
+@contextmanager
+def answering(path: Path, answer: bytes) -> Iterator[None]:
+    """Somebody who answers each request so, and hangs up."""
+
+    class Answer(StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    with UnixStreamServer(str(path), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+COMMANDS = (["get", "pods"], ["get", "node"], ["get", "events"], ["top", "node"], ["logs", "web"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"Content-Length: 9\r\n\r\n{",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n9\r\n{",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ],
+)
+def test_an_answer_that_breaks_off_is_no_whole_one(
+    answer: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when the agent is ended meanwhile."""
+    with answering(tmp_path / SOCKET_NAME, answer):
+        for words in COMMANDS:
+            assert run(tmp_path, *words) == 1
+            assert f"{tmp_path}/{SOCKET_NAME}: the agent's answer broke off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"7", b"[" * 100_000])
+def test_who_is_no_agent_is_told_from_one(
+    body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(tmp_path / SOCKET_NAME, OK + b"Content-Length: %d\r\n\r\n" % len(body) + body):
+        for words in COMMANDS:
+            assert run(tmp_path, *words) == 1
+            assert "no agent answers there, or one of another version" in capsys.readouterr().err
 
 
 def test_an_agent_that_does_not_answer_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import http.client
+import json
 import os
 import pwd
 import socket
@@ -11,12 +12,14 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trio_kubelet.common.go_words import error_words
 
 if TYPE_CHECKING:  # the agent imports this module too
     import argparse
+
+T = TypeVar("T")
 
 SOCKET_NAME = "trio-kubelet.sock"
 TIMEOUT = 10.0
@@ -59,6 +62,17 @@ def ask(socket_path: str, target: str) -> bytes:
     return b"".join(follow(socket_path, target))
 
 
+def ask_json(socket_path: str, target: str, kind: type[T]) -> T:
+    """The object or list that the agent answers. Raises AgentUnreachable."""
+    try:
+        found = json.loads(ask(socket_path, target))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, kind):
+        raise AgentUnreachable(f"{socket_path}: no agent answers there, or one of another version ({target})")
+    return found
+
+
 def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[bytes]:
     """The body of the agent's answer piece by piece, as it comes. Raises AgentUnreachable.
 
@@ -77,6 +91,10 @@ def follow(socket_path: str, target: str, *, patient: bool = False) -> Iterator[
                 sock.settimeout(None)
             while piece := answer.read1(_PIECE):
                 yield piece
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+        except http.client.IncompleteRead as exc:
+            raise AgentUnreachable(f"{socket_path}: the agent's answer broke off ({target})") from exc
         except PermissionError as exc:
             raise AgentUnreachable(f"{socket_path}: permission denied; ask as the agent's user") from exc
         except (OSError, http.client.HTTPException) as exc:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from trio_kubelet.commands.client import AgentRefused, ask
+from trio_kubelet.commands.client import AgentRefused, ask_json
 from trio_kubelet.commands.event_text import event_object, namespace_of
 from trio_kubelet.commands.render import Json, find_pod, pods_named
 
@@ -25,7 +24,7 @@ class NotThere(Exception):
 
 def pods(namespace: str, socket_path: str) -> list[Json]:
     """The pods of a namespace, or of all, by namespace and name."""
-    items = json.loads(ask(socket_path, "/pods"))["items"] or []
+    items = ask_json(socket_path, "/pods", dict).get("items") or []
     if namespace:
         items = [pod for pod in items if pod["metadata"].get("namespace") == namespace]
     return sorted(items, key=lambda pod: (pod["metadata"].get("namespace", ""), pod["metadata"]["name"]))
@@ -71,7 +70,7 @@ def missing(names: Sequence[str], namespace: str) -> NotThere:
 def chosen_nodes(options: argparse.Namespace, socket_path: str) -> list[Json]:
     """The node, if its labels and fields are those asked for. Raises NotThere where another one is named."""
     try:
-        found: Json = json.loads(ask(socket_path, "/debug/node"))
+        found: Json = ask_json(socket_path, "/debug/node", dict)
     except AgentRefused as exc:
         raise NotThere(str(exc)) from exc
     name = found["metadata"]["name"]
@@ -85,7 +84,7 @@ def chosen_nodes(options: argparse.Namespace, socket_path: str) -> list[Json]:
 
 def events(socket_path: str, after: int = 0) -> list[Json]:
     """The last events, oldest first; those since the one of the number `after`."""
-    found: list[Json] = json.loads(ask(socket_path, f"/debug/events?after={after}"))
+    found: list[Json] = ask_json(socket_path, f"/debug/events?after={after}", list)
     return found
 
 

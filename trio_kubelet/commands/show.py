@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 
 from trio_kubelet.commands import queries
-from trio_kubelet.commands.client import ask
+from trio_kubelet.commands.client import ask_json
 from trio_kubelet.commands.event_text import describe_event, described_events
 from trio_kubelet.commands.output import complain, say
 from trio_kubelet.commands.pod_text import describe_pod
@@ -50,7 +49,7 @@ def _described_pods(options: argparse.Namespace, socket_path: str) -> Iterator[S
     for pod in pods:
         uid = pod["metadata"]["uid"]
         about = [event for event in events if event["uid"] == uid]
-        story = json.loads(ask(socket_path, f"/debug/story/{uid}"))
+        story = ask_json(socket_path, f"/debug/story/{uid}", list)
         now_ns = time.time_ns()
         told = described_events(about, now_ns) if options.show_events else []
         yield describe_pod(pod, told, story, now_ns)
@@ -78,7 +77,7 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         if not nodes:
             raise NotThere(queries.nothing(options, "nodes"))
         table = node_usage(
-            json.loads(ask(socket_path, "/stats/summary")),
+            ask_json(socket_path, "/stats/summary", dict),
             nodes[0],
             of_capacity=options.show_capacity,
             swap=options.show_swap,
@@ -88,7 +87,7 @@ def top(options: argparse.Namespace, socket_path: str) -> None:
         if missing:
             raise queries.missing(missing, options.namespace)
         keys = {(pod["metadata"].get("namespace", ""), pod["metadata"]["name"]) for pod in pods}
-        summary = json.loads(ask(socket_path, "/stats/summary"))
+        summary = ask_json(socket_path, "/stats/summary", dict)
         table = pod_usage(
             summary,
             keys,
