@@ -72,6 +72,7 @@ def test_by_the_name_of_the_kubelet_the_version_is_what_kubeadm_reads(tmp_path: 
         (["--pod-manifest-pth=/x"], "unknown flag: --pod-manifest-pth (did you mean --pod-manifest-path?)"),
         (["--max-pods=many"], "invalid argument 'many' for '--max-pods' flag"),
         (["inspekt", "x"], "unknown command 'inspekt' (did you mean inspect?)"),
+        (["--v=2", "get", "pods"], "unknown command 'get': a command comes first, and its flags behind it"),
         (
             ["--config=/does/not/exist"],
             "path: /does/not/exist, error: open /does/not/exist: no such file or directory",

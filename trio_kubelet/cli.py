@@ -253,5 +253,7 @@ def _fail(reason: str) -> int:
 def _nearest_command(word: str) -> str:
     import difflib  # only for a mistake
 
+    if word in _COMMANDS:
+        return ": a command comes first, and its flags behind it"
     near = difflib.get_close_matches(word, _COMMANDS, n=1)
     return f" (did you mean {near[0]}?)" if near else ""
