@@ -28,6 +28,7 @@ from tests.commands.test_render import POD
         (["pods", "-o", "Name"], "pod/web-node1\npod/db\n"),
         (["pods", "-o", "name", "--sort-by=.metadata.name"], "pod/db\npod/web-node1\n"),
         (["pods", "-o", "name", "--sort-by={metadata.namespace}"], "pod/web-node1\npod/db\n"),
+        (["pods", "--sort-by=", "-o", "jsonpath={.items[*].metadata.name}"], "web-node1 db"),
         (["node", "-o", "jsonpath={.items[0].status.allocatable.cpu}"], "2"),
         (
             ["node", "node1", "-o", "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}"],

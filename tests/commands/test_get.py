@@ -268,6 +268,13 @@ def test_a_watch_prints_what_changes(
     assert {each["kind"] for each in found} == {"Pod"}
 
 
+def test_an_empty_form_is_the_table(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a script asks whose variable is empty."""
+    for words in (["get", "pods", "-o", "", "--sort-by="], ["get", "top", "-o=", "--sort-by="]):
+        assert run(agent, *words) == 0
+        assert capsys.readouterr().out.split()[:2] == ["NAMESPACE", "NAME"]
+
+
 @pytest.mark.parametrize("words", [["get", "pods", "-w"], ["get", "events", "-w", "-o", "name"]])
 def test_ctrl_c_ends_a_watch_as_it_ends_others(agent: Path, words: list[str]) -> None:
     EVENTS[:] = [an_event(1)]

@@ -42,6 +42,8 @@ TABLE: Final = OutputForm()
 def parse_form(text: str) -> OutputForm:
     """The form that `-o` asks for. Raises ValueError, OSError."""
     word, _, template = text.partition("=")
+    if not text:  # of a script's variable, as with kubectl
+        return TABLE
     if (whole := _WITHOUT_TEMPLATE.get(text.lower())) is not None:
         return whole
     if (made := _WITH_TEMPLATE.get(word)) is None:

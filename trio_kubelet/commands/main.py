@@ -61,7 +61,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         at = own.index("--")
         own, words = own[:at], own[at + 1 :]
     parser = Parser(prog=f"trio-kubelet {command}", allow_abbrev=False)
-    parser.set_defaults(names=(), selector=None, fields=None, types=[], sort_by=None)
+    parser.set_defaults(names=(), selector=None, fields=None, types=[], sort_by="")
     parser.set_defaults(show_labels=False, label_columns=[], ignore_not_found=False)
     parser.set_defaults(watch=False, containers=False, sum=False, show_capacity=False, show_swap=False)
     _where(parser)
@@ -131,7 +131,7 @@ def _add_get(parser: Parser) -> None:
     missing_help = "what is not there is no error, and nothing is said of it"
     parser.add_argument("--ignore-not-found", action="store_true", help=missing_help)
     path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
-    parser.add_argument("--sort-by", metavar="PATH", help=path_help)
+    parser.add_argument("--sort-by", metavar="PATH", default="", help=path_help)
 
 
 def _add_events(parser: Parser) -> None:
@@ -179,7 +179,7 @@ def _add_top(parser: Parser) -> None:
     capacity_help = "shares of all that the node has, not of what pods may have"
     parser.add_argument("--show-capacity", action="store_true", help=capacity_help)
     parser.add_argument("--show-swap", action="store_true", help="what is swapped out, too")
-    parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
+    parser.add_argument("--sort-by", metavar="WHAT", default="", help="the largest first: cpu or memory")
     parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
 
 
@@ -303,7 +303,7 @@ def _finish_one_kind(options: argparse.Namespace) -> None:
     if "top" in (options.command, options.kind):
         if len(options.names) > 1:
             raise ValueError("of one pod or of all")
-        if options.sort_by not in (None, "cpu", "memory"):
+        if options.sort_by not in ("", "cpu", "memory"):
             raise ValueError("--sort-by accepts only cpu or memory")
         if options.command == "get" and (options.output is not TABLE or options.watch):
             raise ValueError("what is used comes as a table, once")
@@ -315,7 +315,7 @@ def _finish_one_kind(options: argparse.Namespace) -> None:
     elif options.command == "get":
         if options.show_labels and not options.output.is_table:
             raise ValueError("--show-labels is of the table, plain or wide")
-        if options.sort_by is not None:
+        if options.sort_by:
             options.sort_by = parse_relaxed(options.sort_by)
 
 

@@ -20,7 +20,7 @@ def pod_usage(
     *,
     containers: bool,
     swap: bool = False,
-    sort_by: str | None = None,
+    sort_by: str = "",
     total: bool = False,
 ) -> list[str]:
     """The lines of `kubectl top pods`, header first; `wanted`: namespaces and names.
@@ -61,8 +61,8 @@ def _key(pod: Json) -> tuple[str, str]:
     return pod["podRef"]["namespace"], pod["podRef"]["name"]
 
 
-def _sorted(usages: Sequence[Json], sort_by: str | None) -> Sequence[Json]:
-    if sort_by is None:
+def _sorted(usages: Sequence[Json], sort_by: str) -> Sequence[Json]:
+    if not sort_by:
         return usages
     used = _nano_cores if sort_by == "cpu" else _working_set
     return sorted(usages, key=lambda usage: -(used(usage) or 0))
