@@ -20,7 +20,12 @@ def attach(path: str) -> str:
     """The loop device of a file; there is one afterwards. Raises OSError."""
     if (found := devices_of(path)) != []:
         return found[0]
-    backing = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        backing = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        backing = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # as is the loop device then
     try:
         return attach_descriptor(backing)
     finally:
