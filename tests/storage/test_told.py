@@ -14,6 +14,7 @@ import trio
 
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import DRIVER, NODE, Claims, pod_of, running_world
+from trio_kubelet.api import v1
 from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.claims import claimed_spec
 from trio_kubelet.storage.csi import node_calls
@@ -304,8 +305,25 @@ async def test_what_the_attacher_says_is_told(
         await world.tear_down(pod)
 
 
-async def test_an_attachment_that_cannot_be_read_is_told(
-    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+GOING = v1.VolumeAttachment(
+    metadata=v1.ObjectMeta(name="a", deletion_timestamp="2026-01-01T00:00:00Z"),
+    status=v1.VolumeAttachmentStatus(attached=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (None, "volume disk has GET error for volume attachment {}: it is forbidden"),
+        (GOING, "volume attachment is being deleted"),
+    ],
+)
+async def test_an_attachment_that_cannot_be_read_or_goes_is_told(
+    place: Path,
+    driver: DriverProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    found: v1.VolumeAttachment | None,
+    text: str,
 ) -> None:
     claims = Claims()
     claims.driver(attachRequired=True)
@@ -313,17 +331,17 @@ async def test_an_attachment_that_cannot_be_read_is_told(
     name = claims.attach("disk")
     pod = pod_of("p", "disk")
 
-    async def refused(name: str) -> None:
-        raise ObjectError("it is forbidden")
+    async def attachment(name: str) -> v1.VolumeAttachment:
+        if found is None:
+            raise ObjectError("it is forbidden")
+        return found
 
     async with running_world(place, claims=claims, driver=driver) as world:
-        monkeypatch.setattr(world.objects, "attachment", refused)
+        monkeypatch.setattr(world.objects, "attachment", attachment)
         world.node_says("disk")
         assert (await world.gives_up(pod)).unmounted == ("disk",)
-        assert world.reasons("FailedMount")[0] == (
-            'MountVolume.WaitForAttach failed for volume "pv-disk" : volume disk has GET error for volume '
-            f"attachment {name}: it is forbidden"
-        )
+        told = f'MountVolume.WaitForAttach failed for volume "pv-disk" : {text.format(name)}'
+        assert world.reasons("FailedMount")[0] == told
         assert driver.methods("begin") == []
         await world.tear_down(pod)
 
