@@ -119,6 +119,12 @@ def test_what_a_cluster_has_to_say_to_plugins() -> None:
     }
 
 
+def test_a_plugin_that_does_not_ask_for_it_is_not_told_of_the_cluster() -> None:
+    told = parse_kubeconfig(config(user=exec_of()), PATH)
+    assert told.exec_plugin is not None
+    assert json.loads(exec_info(told.exec_plugin, told))["spec"] == {"interactive": False}
+
+
 def test_a_command_without_slash_stays_for_the_search_path() -> None:
     parsed = parse_kubeconfig(config(user=exec_of(command="aws", args=["eks"])), PATH)
     assert parsed.exec_plugin is not None
@@ -232,6 +238,20 @@ def test_in_cluster() -> None:
     assert (parsed.ca, parsed.token_file) == (Source(file="/sa/ca.crt"), "/sa/token")
     with pytest.raises(KubeconfigError, match="not in a cluster"):
         in_cluster({})
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [
+        ("10.96.0.1", "", "not in a cluster"),
+        ("", "443", "not in a cluster"),
+        ("10.96.0.1", "https", "KUBERNETES_SERVICE_HOST and _PORT: its port is no number"),
+        ("a b", "443", "KUBERNETES_SERVICE_HOST and _PORT: it has characters that no URL has"),
+    ],
+)
+def test_what_no_pod_finds_of_its_cluster(host: str, port: str, said: str) -> None:
+    with pytest.raises(KubeconfigError, match=said):
+        in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port})
 
 
 PROXY = {"HTTPS_PROXY": "proxy:3128", "http_proxy": "http://plain:80"}
