@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -18,7 +20,17 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
-from trio_kubelet.eviction.thresholds import Layout, Signal, Threshold, for_filesystems, thresholds_of
+from trio_kubelet.eviction.thresholds import (
+    CALM,
+    REST,
+    Layout,
+    Signal,
+    Threshold,
+    for_filesystems,
+    is_crossed,
+    pause_before_next,
+    thresholds_of,
+)
 from trio_kubelet.machine.cgroup_reader import CgroupReader, cgroup_reader
 from trio_kubelet.machine.node_reader import are_apart
 from trio_kubelet.machine.values import CgroupUse
@@ -165,6 +177,22 @@ def test_this_machine_can_be_read() -> None:
     assert 0 < signals["pid.available"].available < signals["pid.available"].capacity
     assert are_apart("/", "/proc")
     assert not are_apart("/", "/")
+
+
+@pytest.mark.parametrize(("least", "inodes"), [("5%", 0), ("1000", 0), ("1000", 10_000)])
+def test_where_inodes_are_not_counted_none_run_out(
+    least: str, inodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are they looked at all the time: a filesystem such as Btrfs says that it has 0, and 0 are left."""
+    disk = SimpleNamespace(
+        f_bavail=1 << 30, f_bfree=1 << 30, f_blocks=1 << 30, f_frsize=4096, f_files=inodes, f_ffree=0
+    )
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+    signals = read_signals(places, Cgroups(None), SystemClock())
+    threshold = Threshold("nodefs.inodesFree", least)
+    assert is_crossed(threshold, signals.get("nodefs.inodesFree"), reclaimed=False) == bool(inodes)
+    assert pause_before_next([threshold], signals, {}, 1.0, 1) == (CALM if inodes else REST)
 
 
 class Cgroups(CgroupReader):

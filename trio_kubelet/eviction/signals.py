@@ -49,7 +49,8 @@ def read_signals(places: SignalPlaces, cgroups: CgroupReader, clock: Clock) -> d
         found = filesystem_of(path, clock) if path else None
         if found is not None:
             signals[f"{name}.available"] = Signal(found.available, found.capacity, found.at_ns)
-            signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes, found.at_ns)
+            if found.inodes:  # Btrfs has as many as there is room for, and tells none
+                signals[f"{name}.inodesFree"] = Signal(found.inodes_free, found.inodes, found.at_ns)
     tasks = processes_of_machine(clock)
     if tasks.limit is not None and tasks.running is not None:
         signals[PIDS_AVAILABLE] = Signal(tasks.limit - tasks.running, tasks.limit, tasks.at_ns)
