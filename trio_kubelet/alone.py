@@ -6,7 +6,7 @@ from trio_kubelet.base import Base
 from trio_kubelet.kube.pull_secrets import NodeLogins, PullSecrets
 from trio_kubelet.node.metrics import NodeMetrics
 from trio_kubelet.pods.admission.fit import NodeFacts
-from trio_kubelet.pods.doors import NoMirrors
+from trio_kubelet.pods.doors import MirrorsDoor, NoMirrors
 from trio_kubelet.pods.metrics import status_sync_durations
 from trio_kubelet.storage.steps import ReportedVolumes
 
@@ -17,7 +17,7 @@ class Alone:
     objects = None
     services = None
     runtime_classes = None
-    mirrors = NoMirrors()
+    mirrors: MirrorsDoor = NoMirrors()
     look_at_node = None
     storage_objects = None
     csi_info = None

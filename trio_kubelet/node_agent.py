@@ -7,17 +7,16 @@ without it the agent would be wrong; those under `keep_running` only make it slo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 import trio
 from prometheus_client import CollectorRegistry
 
-from trio_kubelet.api.v1 import Pod, ResourceStatus
+from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.supervise import keep_running
-from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.native import RelistTable
 from trio_kubelet.node.runtime_health import RuntimeHealth
@@ -32,11 +31,11 @@ from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.doors import (
     Admitter,
     CgroupsDoor,
-    ClaimsDoor,
+    ClusterDoor,
     DirectoriesDoor,
-    MirrorsDoor,
-    NoClaims,
-    NoMirrors,
+    NoCluster,
+    NothingPlugged,
+    PluggedDoor,
     SourcesDoor,
     TracesDoor,
     Untraced,
@@ -46,7 +45,6 @@ from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.room import PodsRoom
 from trio_kubelet.pods.start_latency import PodStarts
 from trio_kubelet.pods.status.reporter import NodeView
-from trio_kubelet.pods.syncer import no_pull_secrets
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.probes.manager import ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
@@ -91,21 +89,16 @@ class NodeAgent:
         clock: Clock,
         registry: CollectorRegistry,  # of the metrics of `/metrics`
         pod_limits: PodLimits | None = None,  # None: pods have no cgroups of their own
-        # Shown in statuses, the primary one first; none without an API server.
-        host_ips: Callable[[], tuple[str, ...]] = tuple,
-        mirrors: MirrorsDoor = NoMirrors(),
-        claims: ClaimsDoor = NoClaims(),
-        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
+        cluster: ClusterDoor = NoCluster(),
+        plugged: PluggedDoor = NothingPlugged(),
         image_access: AccessCheck | None = OpenToAll(),
         oom_killed: Callable[[str], bool] = nobody_knows,
         allocating: Allocating | None = None,  # None: nothing is handed out piece by piece
-        given_health: Callable[[Pod, str], Sequence[ResourceStatus]] = lambda pod, container: (),
-        device_plugins: Callable[[], str | None] = lambda: None,  # why none can register
         traces: TracesDoor = Untraced(),
         settings: AgentSettings,
     ) -> None:
-        self._configs, self._host_ips, self._settings = configs, host_ips, settings
-        self._given_health, self._device_plugins = given_health, device_plugins
+        self._configs, self._settings = configs, settings
+        self._cluster, self._plugged = cluster, plugged
         self.registry = registry
         self.probe_metrics = ProbeMetrics()
         self.starts = PodStarts(registry, clock)
@@ -152,9 +145,8 @@ class NodeAgent:
             allocating=allocating,
             probes=self.probes,
             node=self._view,
-            mirrors=mirrors,
-            claims=claims,
-            pull_secrets=pull_secrets,
+            cluster=cluster,
+            claims=plugged,
             traces=traces,
             gc_policy=settings.gc,
             worker_periods=settings.workers,
@@ -211,7 +203,7 @@ class NodeAgent:
             "ping": lambda: None,
             "log": lambda: None,
             "syncloop": self.room.loop.healthy,
-            "device-plugin": self._device_plugins,
+            "device-plugin": self._plugged.healthy,
         }
 
     def status_line(self) -> str:
@@ -223,14 +215,14 @@ class NodeAgent:
     def _view(self) -> NodeView:
         """What statuses say about the node."""
         return NodeView(
-            host_ips=self._host_ips(),
+            host_ips=self._cluster.host_ips(),
             ipv6_first=self._settings.ipv6_first,
             runtime_name=self.health.last_name or NodeView().runtime_name,
             recursive_read_only=self._has_recursive_read_only,
             stop_signals=self._settings.stop_signals,
             ready_to_start=self._settings.ready_to_start,
             pod_resources=self._settings.pod_resources,
-            given_health=self._given_health,
+            given_health=self._plugged.given_health,
         )
 
     def _has_recursive_read_only(self, pod: Pod) -> bool:

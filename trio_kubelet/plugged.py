@@ -324,6 +324,10 @@ class Plugged:
             for name, devices in self.devices.health(pod.metadata.uid, container).items()
         ]
 
+    def healthy(self) -> str | None:
+        """Why no device plugin can register, None if they can."""
+        return self.device_plugins.healthy()
+
     def _health_changed(self, uids: Collection[str]) -> None:
         if self._agent is not None and self._gates.enabled("ResourceHealthStatus"):
             self._agent.room.loop.objects_changed(uids)

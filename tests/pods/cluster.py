@@ -28,7 +28,7 @@ from trio_kubelet.podinfo.updates import (
 )
 from trio_kubelet.pods.admission.admitter import Decision, Reject
 from trio_kubelet.pods.admission.occupancy import Others
-from trio_kubelet.pods.doors import Admitter, ProbeResults
+from trio_kubelet.pods.doors import Admitter, NoCluster, ProbeResults
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -49,6 +49,13 @@ class Picky(AdmitAll):
         if pod.metadata.name.startswith("no"):
             return Reject("NodeAffinity", "not here")
         return super().admit(pod, active)
+
+
+class Mirrored(NoCluster):
+    """A cluster that shows static pods."""
+
+    def __init__(self, mirrors: MirrorPods) -> None:
+        self.mirrors = mirrors
 
 
 class Cluster(Shown):
@@ -91,7 +98,7 @@ class Cluster(Shown):
             node=self.world,
             pod_config=config,
             pods=pods,
-            mirrors=mirrors,
+            cluster=Mirrored(mirrors),
             view=view,
         )
         room = world.room

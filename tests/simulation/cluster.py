@@ -23,6 +23,7 @@ from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.node_agent import NodeAgent
 from trio_kubelet.podinfo.updates import API_SOURCE, is_mirror
+from trio_kubelet.pods.doors import NoCluster
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
@@ -31,6 +32,16 @@ from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.podconfig import PodConfig
 
 HOST_IP = "192.0.2.2"
+
+
+class Joined(NoCluster):
+    """What its pods have of the cluster."""
+
+    def __init__(self, mirrors: MirrorPods) -> None:
+        self.mirrors = mirrors
+
+    def host_ips(self) -> tuple[str, ...]:
+        return (HOST_IP,)
 
 
 class ClusterNode(Node):
@@ -49,7 +60,7 @@ class ClusterNode(Node):
         client = KubeClient(door, 10.0)
         pods = PodManager()
         mirrors = MirrorPods(client, NODE, pods)
-        agent = compose(pods=pods, mirrors=mirrors, host_ips=lambda: (HOST_IP,))
+        agent = compose(pods=pods, cluster=Joined(mirrors))
         room, registry = agent.room, agent.registry
         may_run = room.workers.could_have_running_containers
         writer = StatusWriter(

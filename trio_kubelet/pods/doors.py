@@ -6,7 +6,7 @@ the real ones in; tests stand in for them with a few lines of memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
+from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.native.types import PodView
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.observed.types import PodLifecycleEvent, PodStatus, RunningPod
@@ -89,14 +90,32 @@ class ClaimsDoor(Protocol):
         ...
 
 
-class NoClaims:
-    """A node where nothing is claimed."""
+class PluggedDoor(ClaimsDoor, Protocol):
+    """What is plugged into the node and what its pods have of it (implemented by `plugged.Plugged`)."""
+
+    def given_health(self, pod: Pod, container: str) -> Sequence[v1.ResourceStatus]:
+        """What the pod's status says of what a container was given."""
+        ...
+
+    def healthy(self) -> str | None:
+        """Why no device plugin can register, None if they can."""
+        ...
+
+
+class NothingPlugged:
+    """A node where nothing is claimed or given."""
 
     async def prepare(self, pod: Pod) -> None:
         pass
 
     async def unprepare(self, pod: Pod) -> None:
         pass
+
+    def given_health(self, pod: Pod, container: str) -> Sequence[v1.ResourceStatus]:
+        return ()
+
+    def healthy(self) -> str | None:
+        return None
 
 
 class StatusDoor(Protocol):
@@ -257,13 +276,42 @@ class MirrorsDoor(Protocol):
 
 
 class NoMirrors:
-    """An agent without an API server has none."""
+    """Static pods are not shown anywhere else."""
 
     def reconcile(self, pod: v1.Pod) -> None:
         pass
 
     def delete_orphan(self, full_name: str) -> None:
         pass
+
+
+class ClusterDoor(Protocol):
+    """What pods have of the node's cluster (implemented by `cluster.Cluster` and `alone.Alone`)."""
+
+    @property
+    def mirrors(self) -> MirrorsDoor:
+        """Where static pods are shown to it."""
+        ...
+
+    def host_ips(self) -> tuple[str, ...]:
+        """The node's addresses as statuses show them, the primary one first."""
+        ...
+
+    async def pull_secrets(self, pod: Pod) -> Sequence[PullSecret]:
+        """What the pod's images are pulled with, the pod's own credentials first."""
+        ...
+
+
+class NoCluster:
+    """Neither mirrors nor addresses, and images are pulled without credentials."""
+
+    mirrors: MirrorsDoor = NoMirrors()
+
+    def host_ips(self) -> tuple[str, ...]:
+        return ()
+
+    async def pull_secrets(self, pod: Pod) -> Sequence[PullSecret]:
+        return ()
 
 
 class SyncerDoor(Protocol):

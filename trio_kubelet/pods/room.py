@@ -6,7 +6,7 @@ closed. Everything others ask about pods (the HTTP server, garbage collection, e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import trio
@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
@@ -26,10 +25,9 @@ from trio_kubelet.pods.doors import (
     CgroupError,
     CgroupsDoor,
     ClaimsDoor,
+    ClusterDoor,
     DirectoriesDoor,
     HealthDoor,
-    MirrorsDoor,
-    NoClaims,
     PlegDoor,
     ProbeResults,
     RuntimeDoor,
@@ -50,7 +48,7 @@ from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.status.reporter import NodeView, StatusReporter
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.sync_loop import SyncLoop
-from trio_kubelet.pods.syncer import Syncer, no_pull_secrets
+from trio_kubelet.pods.syncer import Syncer
 from trio_kubelet.pods.victims import Victims
 from trio_kubelet.pods.work import WorkerPeriods
 from trio_kubelet.pods.workers import PodWorkers
@@ -83,9 +81,8 @@ class PodsRoom:
         registry: CollectorRegistry,
         allocating: Allocating | None,  # None: nothing is handed out piece by piece
         probes: ProbeResults,
-        mirrors: MirrorsDoor,
-        claims: ClaimsDoor = NoClaims(),
-        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
+        cluster: ClusterDoor,
+        claims: ClaimsDoor,
         node: Callable[[], NodeView] = NodeView,
         traces: TracesDoor = Untraced(),
         gc_policy: GCPolicy,
@@ -93,7 +90,7 @@ class PodsRoom:
     ) -> None:
         self._runtime, self._cache, self._pleg, self._probes = runtime, cache, pleg, probes
         self._cgroups, self._directories = cgroups, directories
-        self._sources, self._health, self._mirrors = sources, health, mirrors
+        self._sources, self._health, self._cluster = sources, health, cluster
         self._admitter, self._allocating = admitter, allocating or Allocating(NothingToAllocate())
         self._recorder, self._clock = recorder, clock
         self.metrics, self.story = PodMetrics(registry), Story()
@@ -118,7 +115,7 @@ class PodsRoom:
             granted=admitter.as_granted,
             as_actuated=admitter.as_actuated,
         )
-        self._syncer = self._make_syncer(volumes, claims, pull_secrets, node)
+        self._syncer = self._make_syncer(volumes, claims, node)
         self.workers = PodWorkers(
             syncer=traces.syncer(self._syncer),
             status=cache,
@@ -142,13 +139,7 @@ class PodsRoom:
             clock=clock,
         )
 
-    def _make_syncer(
-        self,
-        volumes: VolumesDoor,
-        claims: ClaimsDoor,
-        pull_secrets: Callable[[Pod], Awaitable[Sequence[PullSecret]]],
-        node: Callable[[], NodeView],
-    ) -> Syncer:
+    def _make_syncer(self, volumes: VolumesDoor, claims: ClaimsDoor, node: Callable[[], NodeView]) -> Syncer:
         """Who does what a pod's stage asks for."""
         as_actuated = self._admitter.as_actuated
         reporter = StatusReporter(
@@ -180,9 +171,8 @@ class PodsRoom:
             resizes=self._resizes,
             probes=self._probes,
             health=self._health,
-            mirrors=self._mirrors,
+            cluster=self._cluster,
             claims=claims,
-            pull_secrets=pull_secrets,
             settled=self.cleaner.settled,
             steps=self.steps,
             story=self.story,
@@ -228,7 +218,7 @@ class PodsRoom:
             cgroups=self._cgroups,
             directories=self._directories,
             cleaner=self.cleaner,
-            mirrors=self._mirrors,
+            mirrors=self._cluster.mirrors,
         )
         return SyncLoop(
             pods=self.pods,

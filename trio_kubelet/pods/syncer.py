@@ -7,20 +7,19 @@ and volumes go only after the last container has stopped. Failures are reported,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.podinfo.doors import ConfigError, RecorderDoor
 from trio_kubelet.podinfo.restarts import are_all_restarting
 from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION
-from trio_kubelet.pods.doors import ClaimsDoor, HealthDoor, MirrorsDoor, ProbeResults, RuntimeDoor
+from trio_kubelet.pods.doors import ClaimsDoor, ClusterDoor, HealthDoor, ProbeResults, RuntimeDoor
 from trio_kubelet.pods.groundwork import Groundwork
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
@@ -42,11 +41,6 @@ kubelet hears of the end with its next relist.
 """
 
 
-async def no_pull_secrets(pod: v1.Pod) -> Sequence[PullSecret]:
-    """Images are pulled without credentials."""
-    return ()
-
-
 class Syncer:
     """Implements the workers' `SyncerDoor`."""
 
@@ -60,9 +54,8 @@ class Syncer:
         resizes: ResizeProgress,
         probes: ProbeResults,
         health: HealthDoor,
-        mirrors: MirrorsDoor,
+        cluster: ClusterDoor,
         claims: ClaimsDoor,
-        pull_secrets: Callable[[v1.Pod], Awaitable[Sequence[PullSecret]]] = no_pull_secrets,
         # Waits for the removal of what an earlier life of the UID left; whether that took waiting.
         settled: Callable[[str], Awaitable[bool]],
         steps: RoundSteps,
@@ -78,9 +71,8 @@ class Syncer:
         self._resizes = resizes
         self._probes = probes
         self._health = health
-        self._mirrors = mirrors
+        self._cluster = cluster
         self._claims = claims
-        self._pull_secrets = pull_secrets
         self._settled = settled
         self._steps = steps
         self._story = story
@@ -114,14 +106,14 @@ class Syncer:
             return SyncReport(error=error, transient=True)
         if (report := await self._ground.prepare_cgroup(pod, status)) is not None:
             return report
-        self._mirrors.reconcile(pod)
+        self._cluster.mirrors.reconcile(pod)
         if (report := await self._ground.prepare_files(pod)) is not None:
             return report
         self._probes.add_pod(pod)
         self._probes.pod_status_changed(pod, shown)
         ips = tuple(ip.ip for ip in shown.pod_ips or ()) or ((shown.pod_ip,) if shown.pod_ip else ())
         with self._steps.at(uid, "credentials"):
-            pull_secrets = await self._pull_secrets(pod)
+            pull_secrets = await self._cluster.pull_secrets(pod)
         context = SyncContext(
             probes=self._probes.readings(),
             pull_secrets=pull_secrets,
