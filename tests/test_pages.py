@@ -52,3 +52,17 @@ def test_names_that_pages_give_with_their_file_are_in_it() -> None:
             if not re.search(rf"^ *(?:async def|def|class) {name}\b|^{name}\b.* = ", text, re.MULTILINE):
                 missing.append(f"{name} in {path}")
     assert missing == []
+
+
+def test_metrics_of_the_agents_own_are_explained() -> None:
+    page = (ROOT / "docs" / "server.md").read_text()
+    table = page[page.index("## Metrics of the agent's own") :]
+    explained = {
+        name.removesuffix("_total") for name in re.findall(r"^\| `(trio_kubelet_\w+)", table, re.MULTILINE)
+    }
+    made = {
+        name
+        for path in (ROOT / "trio_kubelet").rglob("*.py")
+        for name in re.findall(r'"(trio_kubelet_\w+[a-z])"', path.read_text())
+    }
+    assert explained == made
