@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from trio_kubelet.common.go_words import error_words
 
@@ -25,6 +25,12 @@ class Parser(argparse.ArgumentParser):
         """Says what is wrong and where to read more."""
         print(f"error: {message}\nSee '{self.prog} --help' for usage.", file=sys.stderr)
         raise SystemExit(1)
+
+    def print_help(self, file: Any = None) -> None:
+        """Writes what `--help` says. Raises OSError when it cannot be written, of which newer Pythons say
+        nothing.
+        """
+        print(self.format_help(), end="", file=file or sys.stdout)
 
     def read(self, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The options, and the words beyond those that were expected.
