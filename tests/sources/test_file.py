@@ -204,6 +204,22 @@ async def test_the_uid_is_made_from_the_path_as_it_was_given(
     assert [pod.metadata.uid for pod in update.pods] == [wanted.metadata.uid]
 
 
+async def test_a_name_of_any_bytes_is_part_of_the_uid(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_of: list[bytes] = []
+
+    def uid(text: bytes) -> str:
+        made_of.append(text)
+        return "0" * 32
+
+    monkeypatch.setattr(manifest_module, "static_pod_uid", uid)
+    (tmp_path / os.fsdecode(b"\xff.yaml")).write_text(manifest("web"))
+    async with source(tmp_path) as sets:
+        assert await sets.next() == {"web-node-a": "busybox:1"}
+    assert made_of[0].endswith(b"/\xff.yaml")
+
+
 async def test_what_is_no_file_or_too_large_is_told_once(
     tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
 ) -> None:

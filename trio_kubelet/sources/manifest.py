@@ -110,7 +110,8 @@ def _uid(pod: ManifestPod, origin: Origin) -> str:
     place = f"url:{origin.location}"
     if origin.source == FILE_SOURCE:
         place = f"host:{origin.node_name}file:{origin.location}"
-    return static_pod_uid((uid_text(pod) + place).encode())
+    # Names of files are bytes, of whatever encoding.
+    return static_pod_uid(uid_text(pod).encode() + place.encode("utf-8", "surrogateescape"))
 
 
 def _settle(pod: v1.Pod, origin: Origin) -> None:
