@@ -113,5 +113,9 @@ def test_node_ip_flag(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_node_ip_flag(text).all == addresses
 
 
+def test_a_name_that_can_be_no_hosts_has_no_address_of_its_own() -> None:
+    assert find_host_ips("a" * 300, NodeIPs(())) == find_host_ips("no.such.name.invalid", NodeIPs(()))
+
+
 def test_given_addresses_are_the_nodes() -> None:
     assert find_host_ips("no.such.name.invalid", NodeIPs(("10.0.0.1",))) == ("10.0.0.1",)

@@ -125,7 +125,7 @@ def _resolve(name: str, ipv6_first: bool) -> str:
     """An address the name has that is this machine's, of the preferred family if there is one."""
     try:
         entries = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):  # a label may be too long for a name
         return ""
     preferred = socket.AF_INET6 if ipv6_first else socket.AF_INET
     addresses = [str(entry[4][0]) for entry in sorted(entries, key=lambda entry: entry[0] != preferred)]
