@@ -155,6 +155,15 @@ async def test_what_is_rare_but_right_is_answered(
     assert (await talk(echo, [sent])).startswith(b"HTTP/1.1 200")
 
 
+async def test_who_waits_for_a_word_before_the_body_hears_it(autojump_clock: trio.testing.MockClock) -> None:
+    head = (
+        b"PUT / HTTP/1.1\r\nHost: n\r\nExpect: 100-continue\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"
+    )
+    answer = await talk(echo, [head, b"abc"], pause=1)
+    assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"b'abc'\n")
+
+
 async def test_who_speaks_1_0_is_answered_so(autojump_clock: trio.testing.MockClock) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"HTTP/1.1"

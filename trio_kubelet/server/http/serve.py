@@ -301,7 +301,7 @@ class _Connection:
             if event is not h11.NEED_DATA:
                 return event
             if self._http.they_are_waiting_for_100_continue:
-                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                go_on = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
                 await self._write(self._http.send(go_on))
             if self._ahead:
                 self._http.receive_data(bytes(self._ahead))
