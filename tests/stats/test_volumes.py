@@ -325,6 +325,31 @@ async def test_drivers_are_asked_about_volumes_once_pods_have_started(
     assert registry.get_sample_value(name, {"metric_source": "csi.example.com"}) == len(asked) / 2
 
 
+async def test_servers_that_do_not_answer_hold_up_no_others(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """Each is waited for, ten seconds, and then left alone for a while."""
+    measured: dict[str, float] = {}
+
+    async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
+        if pod.metadata.uid.startswith("hung"):
+            await trio.sleep(10)
+            return []
+        measured[pod.metadata.uid] = trio.current_time()
+        return [USE]
+
+    pods = [pod(f"{kind}-{number}") for number in range(30) for kind in ("hung", "fine")]
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60, others=others)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(120)
+        for _ in range(5):
+            assert len(measured) == 30
+            assert min(measured.values()) > trio.current_time() - 200
+            await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -131,12 +131,18 @@ async def nobodys(pod: v1.Pod, took: Callable[[str, float], None]) -> Sequence[V
 
 
 class _Turns:
-    """When each pod's turn is: first within a time after it was seen, then once a period with jitter."""
+    """When each pod's turn is: first within a time after it was seen, then once a period with jitter. What is
+    done then is `take`.
+    """
 
-    def __init__(self, first: tuple[float, float], period: float) -> None:
+    def __init__(
+        self, first: tuple[float, float], period: float, take: Callable[[v1.Pod], Awaitable[None]]
+    ) -> None:
         self._first = first
         self._period = period
+        self._take = take
         self._due: dict[str, float] = {}
+        self._under_way: dict[str, trio.Event] = {}  # by UID of the pod
 
     @property
     def next(self) -> float:
@@ -147,25 +153,38 @@ class _Turns:
         """It is every pod's turn."""
         self._due = dict.fromkeys(uids, trio.current_time())
 
-    def of(self, uids: Set[str]) -> list[str]:
-        """Those of these pods whose turn it is; one that was not seen before has its first. Others are
-        forgotten.
+    def start(self, pods: Mapping[str, v1.Pod], nursery: trio.Nursery) -> None:
+        """Starts on those of these pods whose turn it is; one that was not seen before has its first. Others
+        are forgotten.
         """
         now = trio.current_time()
-        for gone in self._due.keys() - uids:
+        for gone in self._due.keys() - pods.keys():
             del self._due[gone]
-        for new in uids - self._due.keys():
+        for new in pods.keys() - self._due.keys():
             self._due[new] = now + random.uniform(*self._first)
-        return [uid for uid, due in self._due.items() if due <= now]
+        for uid in [uid for uid, due in self._due.items() if due <= now and uid not in self._under_way]:
+            self._under_way[uid] = trio.Event()
+            nursery.start_soon(self._one, pods[uid])
 
-    def had(self, uid: str) -> None:
-        """The pod has had its turn."""
-        due = trio.current_time() + self._period * (1 + random.random())
-        self._due[uid] = math.ceil(due / _GRID) * _GRID
+    async def all_had(self) -> None:
+        """Waits until all that is under way is done."""
+        for each in list(self._under_way.values()):
+            await each.wait()
+
+    async def _one(self, pod: v1.Pod) -> None:
+        uid = pod.metadata.uid
+        try:
+            with _wall(pod):
+                await self._take(pod)
+            due = trio.current_time() + self._period * (1 + random.random())
+            self._due[uid] = math.ceil(due / _GRID) * _GRID
+        finally:
+            self._under_way.pop(uid).set()
 
 
-async def _until_due(turns: _Turns) -> None:
-    await sleep_with_others(min(max(turns.next - trio.current_time(), _SHORTEST), _LONGEST))
+async def _until_due(*turns: _Turns) -> None:
+    due = min(each.next for each in turns) - trio.current_time()
+    await sleep_with_others(min(max(due, _SHORTEST), _LONGEST))
 
 
 class VolumeMeter:
@@ -191,16 +210,15 @@ class VolumeMeter:
         self._clock = clock
         self._period = period
         self._others = others
-        self._turn_of_others = trio.Lock()
+        self._places_of_others = Places(1, lent=_PATIENCE, aside=_ASIDE)
         self._places = Places(1, lent=_PATIENCE, aside=_ASIDE)
         self._places_of_large = Places(1, lent=_PATIENCE_WITH_LARGE, aside=_ASIDE)
         self._nursery: trio.Nursery | None = None  # for walks that outlive who asked for them
-        self._walks: dict[str, trio.Event] = {}  # that are under way or wait for a place, by UID of the pod
         self._large: set[str] = set()  # UIDs of pods with large volumes
         # For its own volumes a pod may be evicted; drivers and servers are asked when they have mounted those
         # of the pods that came with it (kubelet: within a period).
-        self._own_turns = _Turns((0, _FIRST_WITHIN), period)
-        self._others_turns = _Turns((period / 4, period / 2), period)
+        self._own_turns = _Turns((0, _FIRST_WITHIN), period, self._walk)
+        self._others_turns = _Turns((period / 4, period / 2), period, self._ask)
         self._own: dict[str, tuple[VolumeUse, ...]] = {}  # as last measured, by UID of the pod
         self._of_others: dict[str, tuple[VolumeUse, ...]] = {}
         self._duration = MetricMaker(registry or CollectorRegistry()).histogram(
@@ -231,10 +249,9 @@ class VolumeMeter:
         for turns in (self._own_turns, self._others_turns):
             turns.all_now(uids)
         async with trio.open_nursery() as nursery:
-            self._start_walks(self._nursery or nursery)
-            await self._ask_others()
-        for each in list(self._walks.values()):
-            await each.wait()
+            self._start(self._nursery or nursery)
+            await self._own_turns.all_had()
+            await self._others_turns.all_had()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
@@ -244,53 +261,33 @@ class VolumeMeter:
             return
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._keep_asking_others)
                 while True:
-                    self._start_walks(self._nursery)
-                    await _until_due(self._own_turns)
+                    self._start(self._nursery)
+                    await _until_due(self._own_turns, self._others_turns)
         finally:
             self._nursery = None
 
-    async def _keep_asking_others(self) -> None:
-        while True:
-            await self._ask_others()
-            await _until_due(self._others_turns)
-
-    def _start_walks(self, nursery: trio.Nursery) -> None:
+    def _start(self, nursery: trio.Nursery) -> None:
         """Measures the pods whose turn it is and forgets those that are gone."""
         pods = {pod.metadata.uid: pod for pod in self._pods()}
         self._large &= pods.keys()
-        for gone in self._own.keys() - pods.keys():
-            del self._own[gone]
-        for uid in self._own_turns.of(pods.keys()):
-            if uid not in self._walks:
-                self._walks[uid] = trio.Event()
-                nursery.start_soon(self._walk, pods[uid])
+        for latest in (self._own, self._of_others):
+            for gone in latest.keys() - pods.keys():
+                del latest[gone]
+        self._own_turns.start(pods, nursery)
+        self._others_turns.start(pods, nursery)
 
-    async def _ask_others(self) -> None:
-        """Like `_start_walks`, for volumes that are not the agent's own."""
-        async with self._turn_of_others:
-            pods = {pod.metadata.uid: pod for pod in self._pods()}
-            for gone in self._of_others.keys() - pods.keys():
-                del self._of_others[gone]
-            for uid in self._others_turns.of(pods.keys()):
-                with _wall(pods[uid]):
-                    self._of_others[uid] = tuple(await self._others(pods[uid], self._took))
-                self._others_turns.had(uid)
+    async def _ask(self, pod: v1.Pod) -> None:
+        async with self._places_of_others:
+            self._of_others[pod.metadata.uid] = tuple(await self._others(pod, self._took))
 
     async def _walk(self, pod: v1.Pod) -> None:
-        uid = pod.metadata.uid
-        try:
-            with _wall(pod):
-                if uid not in self._large:
-                    async with self._places:
-                        await self._measure_own(pod, LARGE)
-                if uid in self._large:
-                    async with self._places_of_large:
-                        await self._measure_own(pod, MOST_FILES)
-            self._own_turns.had(uid)
-        finally:
-            self._walks.pop(uid).set()
+        if pod.metadata.uid not in self._large:
+            async with self._places:
+                await self._measure_own(pod, LARGE)
+        if pod.metadata.uid in self._large:
+            async with self._places_of_large:
+                await self._measure_own(pod, MOST_FILES)
 
     async def _measure_own(self, pod: v1.Pod, most: int) -> None:
         uid = pod.metadata.uid
