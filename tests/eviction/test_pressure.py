@@ -195,14 +195,14 @@ def test_where_inodes_are_not_counted_none_run_out(
     assert pause_before_next([threshold], signals, {}, 1.0, 1) == (CALM if inodes else REST)
 
 
+MACHINE = CgroupUse(at_ns=1, memory=900, working_set=700, cache=300, inactive_file=200)
+
+
 class Cgroups(CgroupReader):
     """Those of the machine and of its pods; `pods` is what those use, None where they have no cgroup."""
 
-    def __init__(self, pods: CgroupUse | None) -> None:
-        self._uses = {
-            "/": CgroupUse(at_ns=1, memory=900, working_set=700, cache=300, inactive_file=200),
-            "/kubepods": pods,
-        }
+    def __init__(self, pods: CgroupUse | None, machine: CgroupUse | None = MACHINE) -> None:
+        self._uses = {"/": machine, "/kubepods": pods}
 
     def uses(self, cgroups: Sequence[str], processes: bool = True) -> list[CgroupUse | None]:
         return [self._uses[cgroup] for cgroup in cgroups]
@@ -226,6 +226,14 @@ def test_memory_of_the_machine_and_of_its_pods(pods: CgroupUse | None, expected:
     signals = read_signals(places, Cgroups(pods), SystemClock())
     assert signals["memory.available"] == Signal(300, 1000, 1, 300, 200)
     assert signals.get("allocatableMemory.available") == expected
+
+
+@pytest.mark.parametrize("machine", [None, CgroupUse(at_ns=1)])
+def test_where_nobody_tells_of_the_machines_memory_the_rest_is_seen(machine: CgroupUse | None) -> None:
+    places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+    signals = read_signals(places, Cgroups(None, machine), SystemClock())
+    assert "memory.available" not in signals
+    assert {"nodefs.available", "pid.available"} <= set(signals)
 
 
 class World:
