@@ -268,6 +268,14 @@ def test_a_watch_prints_what_changes(
     assert {each["kind"] for each in found} == {"Pod"}
 
 
+def test_a_remark_that_cannot_be_written_is_no_error(agent: Path) -> None:
+    """That there are no pods, to begin with."""
+    words = ["get", "pods", "-n", "none", "--root-dir", str(agent)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "trio_kubelet", *words], stderr=full, check=False)
+    assert done.returncode == 0
+
+
 def test_an_empty_form_is_the_table(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a script asks whose variable is empty."""
     for words in (["get", "pods", "-o", "", "--sort-by="], ["get", "top", "-o=", "--sort-by="]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 
@@ -24,8 +25,9 @@ def write(text: str, *, verbatim: bool = False) -> None:
 
 
 def complain(text: str) -> None:
-    """A line on standard error, with what is not printable escaped."""
-    print(escaped(text), file=sys.stderr)
+    """A line on standard error, with what is not printable escaped. If it cannot be written, nobody hears."""
+    with contextlib.suppress(OSError):
+        print(escaped(text), file=sys.stderr)
 
 
 def escaped(text: str, *, keep: str = "") -> str:
