@@ -95,7 +95,13 @@ def test_a_mistake_is_one_line_and_exit_code_1(args: list[str], reason: str) -> 
     ("words", "reason"),
     [
         (["sim"], "the following arguments are required: --socket"),
-        (["sim", "--socket=/s", "--pods=many"], "argument --pods: invalid int value: 'many'"),
+        (
+            ["sim", "--socket=/s", "--pods=many"],
+            'argument --pods: strconv.Atoi: parsing "many": invalid syntax',
+        ),
+        (["sim", "--socket=/s", "--containers=-1"], "argument --containers: -1 is less than none"),
+        (["sim", "--socket=/s", "--churn=nan"], "argument --churn: nan is no rate"),
+        (["sim", "--socket=/s", "--unimplemented=Exec,Nope"], "the runtime has no method 'Nope'"),
         (["sim", "--sock=/s"], "the following arguments are required: --socket"),
         (["standalone", "--nope"], "unrecognized arguments: --nope"),
         (["standalone", "--name=A_B"], "A_B"),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 import pathlib
 import signal
 from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.common.arguments import Parser
+from trio_kubelet.common.arguments import Parser, said
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.common.error_groups import leaves
+from trio_kubelet.common.go_words import parse_integer
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.sim.faults import Fault, Faults, parse_script, random_script
 from trio_kubelet.sim.populate import Population
 from trio_kubelet.sim.runtime import SimRuntime
@@ -32,17 +35,23 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     out.add_argument("--socket", required=True, help="path of the unix socket to serve on")
-    out.add_argument("--pods", type=int, default=0, help="pods that run from the start (default 0)")
-    out.add_argument("--containers", type=int, default=1, help="containers in each of them (default 1)")
+    out.add_argument("--pods", type=said(_count), default=0, help="pods that run from the start (default 0)")
     out.add_argument(
-        "--churn", type=float, default=0.0, help="containers that die and are replaced per second (default 0)"
+        "--containers", type=said(_count), default=1, help="containers in each of them (default 1)"
+    )
+    out.add_argument(
+        "--churn",
+        type=said(_rate),
+        default=0.0,
+        help="containers that die and are replaced per second (default 0)",
     )
     out.add_argument("--seed", type=int, default=0, help="seed of ids, churn and faults (default 0)")
     out.add_argument("--faults", default="", help="JSON file with a script of faults")
     out.add_argument("--chaos", type=int, default=None, help="seed of a made-up script of faults")
     out.add_argument(
         "--unimplemented",
-        default="",
+        type=said(_methods),
+        default=frozenset(),
         help="comma-separated methods to answer with UNIMPLEMENTED, such as GetContainerEvents",
     )
     out.add_argument(
@@ -51,6 +60,27 @@ def parser() -> Parser:
         help="one event queue for all subscribers, as in containerd 1.7",
     )
     return out
+
+
+def _count(text: str) -> int:
+    if (number := parse_integer(text)) < 0:
+        raise ValueError(f"{text} is less than none")
+    return number
+
+
+def _rate(text: str) -> float:
+    if not 0 <= (number := float(text)) < math.inf:
+        raise ValueError(f"{text} is no rate")
+    return number
+
+
+def _methods(text: str) -> frozenset[str]:
+    methods = frozenset(filter(None, text.split(",")))
+    services = cri.DESCRIPTOR.services_by_name.values()
+    known = {method.name for service in services for method in service.methods}
+    if unknown := sorted(methods - known):
+        raise ValueError(f"the runtime has no method {unknown[0]!r}")
+    return methods
 
 
 def run(argv: Sequence[str]) -> int:
@@ -77,7 +107,7 @@ async def _serve(args: argparse.Namespace, script: list[Fault]) -> None:
         SimRuntime(args.seed),
         clock,
         faults=Faults(script, args.seed),
-        unimplemented=frozenset(filter(None, args.unimplemented.split(","))),
+        unimplemented=args.unimplemented,
         shared_events=args.shared_events,
         write_logs=True,
     )
