@@ -288,19 +288,21 @@ async def test_a_driver_that_takes_no_volumes_of_pods_own(place: Path, driver: D
         ({}, "volume disk is not attached for volume attachment {}"),
     ],
 )
+@pytest.mark.parametrize("device", [False, True])
 async def test_what_the_attacher_says_is_told(
-    place: Path, driver: DriverProcess, status: dict[str, Any], text: str
+    place: Path, driver: DriverProcess, status: dict[str, Any], text: str, device: bool
 ) -> None:
     claims = Claims()
     claims.driver(attachRequired=True)
-    claims.claim("disk")
+    claims.claim("disk", mode="Block" if device else "Filesystem")
     name = claims.attach("disk", attached=False, **status)
-    pod = pod_of("p", "disk")
+    pod = pod_of("p", devices=("disk",)) if device else pod_of("p", "disk")
+    step, reason = ("MapVolume", "FailedMapVolume") if device else ("MountVolume", "FailedMount")
     async with running_world(place, claims=claims, driver=driver) as world:
         world.node_says("disk")
-        assert (await world.gives_up(pod)).unmounted == ("disk",)
-        told = f'MountVolume.WaitForAttach failed for volume "pv-disk" : {text.format(name)}'
-        assert world.reasons("FailedMount")[0] == told
+        assert (await world.gives_up(pod, reason)).unmounted == ("disk",)
+        told = f'{step}.WaitForAttach failed for volume "pv-disk" : {text.format(name)}'
+        assert world.reasons(reason)[0] == told
         assert driver.methods("begin") == []
         await world.tear_down(pod)
 
