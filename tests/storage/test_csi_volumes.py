@@ -224,6 +224,26 @@ async def test_a_block_volume_is_a_device_of_its_pod(place: Path, driver: Driver
         await world.tear_down(again)
 
 
+@pytest.mark.parametrize("device", [False, True])
+async def test_a_driver_that_stages_nothing_is_not_asked_to(
+    place: Path, driver: DriverProcess, device: bool
+) -> None:
+    """As most drivers of network filesystems."""
+    driver.set(capabilities=[])
+    claims = Claims()
+    claims.driver()
+    claims.claim("c", mode="Block" if device else "Filesystem")
+    pod = pod_of("p", devices=("c",)) if device else pod_of("p", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted, world.events
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        await world.until(lambda: mounted_below(world.root) == [])
+        methods = [method for method in driver.methods() if method != "NodeGetCapabilities"]
+        assert methods[-2:] == ["NodePublishVolume", "NodeUnpublishVolume"]
+        assert not {"NodeStageVolume", "NodeUnstageVolume"} & set(methods)
+
+
 async def test_a_pod_describes_its_volume_itself(place: Path, driver: DriverProcess) -> None:
     claims = Claims()
     claims.driver(podInfoOnMount=True)
