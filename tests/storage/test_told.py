@@ -246,6 +246,32 @@ async def test_capabilities_are_asked_once_for_each_registration(place: Path, dr
         assert asked() == 2
 
 
+async def test_calls_to_drivers_are_counted_with_what_came_of_them(
+    place: Path, driver: DriverProcess
+) -> None:
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    pod = pod_of("p", "c")
+    driver.fail(NodePublishVolume={"code": 13, "text": "not now", "times": 1})
+    began = trio.current_time()
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert not (await world.set_up(pod)).unmounted
+
+        def counted(code: str, what: str) -> float:
+            labels = {
+                "driver_name": DRIVER,
+                "method_name": "/csi.v1.Node/NodePublishVolume",
+                "grpc_status_code": code,
+                "migrated": "false",
+            }
+            return world.metrics.get_sample_value(f"csi_operations_seconds_{what}", labels) or 0.0
+
+        assert [counted(code, "count") for code in ("Internal", "OK")] == [1, 1]
+        assert 0 < counted("Internal", "sum") + counted("OK", "sum") < trio.current_time() - began
+        await world.tear_down(pod)
+
+
 async def test_a_claim_that_may_only_be_read(place: Path, driver: DriverProcess) -> None:
     """The driver is told, and the pod's group gets nothing: it could not be written."""
     claims = Claims()
