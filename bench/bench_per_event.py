@@ -20,13 +20,12 @@ from bench.bench_watch import a_pod, encode
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
-from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.agenda import Agenda
 from trio_kubelet.kube.reflector_core import ReflectorCore
 from trio_kubelet.podinfo.totals import pod_requests
 from trio_kubelet.podinfo.updates import PodOperation
 from trio_kubelet.pods.admission.fit import NodeFacts, failures
 from trio_kubelet.pods.admission.occupancy import Occupancy
-from trio_kubelet.pods.worker_table import Slot, WorkerTable
 from trio_kubelet.sources.merge import KnownPods, merge
 
 SIZES = (50, 200, 1000)
@@ -95,36 +94,20 @@ def admitting(size: int) -> dict[str, float]:
     return {"one": cost(one), "all": cost(every)}
 
 
-class Rounds(WorkerTable):
-    """Workers that come round."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(TrioClock(0))
-        for number in range(size):
-            self._slots[f"uid-{number}"] = Slot()
-            self.come_round(number, 100.0 + number)
-
-    def come_round(self, number: int, due: float) -> None:
-        """This worker is due then."""
-        uid = f"uid-{number}"
-        self._come_round(uid, self._slots[uid], due)
-
-    def search(self) -> float | None:
-        """The next that is due, by looking at all."""
-        return min((slot.due for slot in self._slots.values() if slot.due is not None), default=None)
-
-
 def coming_round(size: int) -> dict[str, float]:
     """One worker has done its round: when is which due next?"""
-    rounds, due = Rounds(size), 1000.0
+    moments = {f"uid-{number}": 100.0 + number for number in range(size)}
+    rounds, due = Agenda[str](), 1000.0
+    for uid, moment in moments.items():
+        rounds.put(uid, moment)
 
     def one(number: int) -> None:
         nonlocal due
         due += 1
-        rounds.come_round(number % size, due)
-        rounds.next_due()
+        rounds.put(f"uid-{number % size}", due)
+        rounds.first()
 
-    return {"one": cost(one), "all": cost(lambda number: rounds.search())}
+    return {"one": cost(one), "all": cost(lambda number: min(moments.values()))}
 
 
 EVENTS = {"watch event": merging, "admission": admitting, "next round": coming_round}

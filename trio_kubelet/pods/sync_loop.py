@@ -218,7 +218,7 @@ class SyncLoop:
         while not self._config_closed or self._config is not None:
             await self._wait_for_runtime()
             self._entered_at = trio.current_time()
-            wake_at = min(next_tick, self._workers.next_due() or next_tick)
+            wake_at = min(next_tick, self._workers.next_due())
             with trio.move_on_at(wake_at):
                 await self._news.wait()
             await trio.lowlevel.checkpoint_if_cancelled()  # no news is handled half-way through the end

@@ -6,13 +6,13 @@ all sources have reported, or its worker has finished and was forgotten; before,
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 import trio
 
+from trio_kubelet.common.agenda import Agenda
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.finishing import Finishing
 from trio_kubelet.pods.worker_state import Stage, Worker
@@ -54,7 +54,6 @@ class Slot:
     __slots__ = (
         "attempt",
         "begun",
-        "due",
         "finishing",
         "last_error",
         "last_sync",
@@ -71,7 +70,6 @@ class Slot:
         self.begun: float | None = None  # when that began
         self.attempt: Stage | None = None
         self.last_sync = float("-inf")  # Trio time at which the last attempt that did something ended
-        self.due: float | None = None  # Trio time of the next round
         self.stopped: list[trio.Event] = []  # set when the containers are stopped
         self.last_error = ""
         self.warned = False
@@ -84,7 +82,7 @@ class WorkerTable:
         self._clock = clock
         self._workers: dict[str, Worker] = {}
         self._slots: dict[str, Slot] = {}
-        self._rounds: list[tuple[float, str]] = []  # a heap; what does not agree with its slot is out of date
+        self._rounds = Agenda[str]()  # by UID
         self._names = StaticNames()
         self._synced = False
         self._gone: set[str] = set()  # forgotten while some sources had not reported
@@ -109,25 +107,13 @@ class WorkerTable:
     def take_due(self) -> list[str]:
         """UIDs whose time to come round has come; each time is told once."""
         now, uids = trio.current_time(), []
-        while (due := self.next_due()) is not None and due <= now:
-            uid = heapq.heappop(self._rounds)[1]
-            self._slots[uid].due = None
+        while (uid := self._rounds.pop(now)) is not None:
             uids.append(uid)
         return uids
 
-    def next_due(self) -> float | None:
-        """Trio time at which the next one is due."""
-        while self._rounds:
-            due, uid = self._rounds[0]
-            slot = self._slots.get(uid)
-            if slot is not None and slot.due == due:
-                return due
-            heapq.heappop(self._rounds)
-        return None
-
-    def _come_round(self, uid: str, slot: Slot, due: float) -> None:
-        slot.due = due
-        heapq.heappush(self._rounds, (due, uid))
+    def next_due(self) -> float:
+        """Trio time at which the next one is due, infinity if none is."""
+        return self._rounds.first()
 
     def is_termination_requested(self, uid: str) -> bool:
         """Whether the pod is to end or has ended; false for a pod without a worker."""
@@ -180,7 +166,7 @@ class WorkerTable:
         if worker is None:
             return None
         slot = self._slots.get(uid) or Slot()
-        return Outlook(worker.stage, slot.last_error, slot.due, self._holder(worker))
+        return Outlook(worker.stage, slot.last_error, self._rounds.due(uid), self._holder(worker))
 
     def _holder(self, worker: Worker) -> str:
         return (self._names.holder(worker.full_name) or "") if worker.stage is Stage.WAITING else ""
@@ -190,7 +176,7 @@ class WorkerTable:
         now, now_ns = trio.current_time(), self._clock.now_ns()
         reports = []
         for uid, worker in self._workers.items():
-            slot = self._slots.get(uid) or Slot()
+            slot, due = self._slots.get(uid) or Slot(), self._rounds.due(uid)
             name, _, namespace = worker.full_name.rpartition("_")
             report = WorkerReport(
                 uid=uid,
@@ -205,7 +191,7 @@ class WorkerTable:
                 evicted=worker.evicted,
                 cause=worker.cause,
                 last_error=slot.last_error,
-                next_in=None if slot.due is None else max(slot.due - now, 0.0),
+                next_in=None if due is None else max(due - now, 0.0),
                 waits_for=self._holder(worker),
             )
             reports.append(report)

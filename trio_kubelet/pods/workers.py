@@ -154,6 +154,7 @@ class PodWorkers(WorkerTable):
             return worker is None
         del self._workers[uid]
         self._slots.pop(uid, None)
+        self._rounds.take_out(uid)
         self.changed.tell(uid)
         if not self._synced:
             self._gone.add(uid)
@@ -194,7 +195,7 @@ class PodWorkers(WorkerTable):
                 event.set()
             slot.stopped.clear()
         if Effect.WAKE in effects:
-            slot.due = None
+            self._rounds.take_out(uid)
             slot.wake.set()
         if Effect.CANCEL in effects and slot.scope is not None:
             slot.finishing.hurry()
@@ -247,7 +248,7 @@ class PodWorkers(WorkerTable):
                 slot.wake = trio.Event()
                 continue
             self._workers[uid] = taken
-            slot.due = None
+            self._rounds.take_out(uid)
             await self._attempt(uid, taken, slot)
 
     async def _attempt(self, uid: str, worker: Worker, slot: Slot) -> None:
@@ -277,7 +278,7 @@ class PodWorkers(WorkerTable):
         pause = pause_before_next(
             worker.stage, report, after.failures, self._clock.now_ns(), self._periods, random.random()
         )
-        self._come_round(uid, slot, due_at(trio.current_time(), pause, report))
+        self._rounds.put(uid, due_at(trio.current_time(), pause, report))
 
     async def _do(self, worker: Worker, slot: Slot) -> SyncReport:
         """The work itself, then a look at what it led to, so that nobody has to wait for the next relist."""

@@ -10,8 +10,6 @@ tried once before its first turn, for a program that is up already need not wait
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 
@@ -19,6 +17,7 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
+from trio_kubelet.common.agenda import Agenda
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import ExecResult, Repeat
@@ -85,7 +84,6 @@ class _Worker:
         "pod",
         "probe",
         "repeat",
-        "seq",
         "series",
         "state",
         "stopped",
@@ -110,7 +108,6 @@ class _Worker:
         self.state = ProbeState()
         self.due = math.inf
         self.repeat: Repeat | None = None  # while it passes again and again
-        self.seq = 0  # only the heap entry with this number counts, with 0 none
         self.busy = False
         self.stopped = False
 
@@ -153,9 +150,8 @@ class ProbeManager:
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
         self._views: dict[str, Mapping[str, ProbedContainer]] = {}
         self._ended: set[str] = set()  # pods in a final phase
-        self._heap: list[tuple[float, int, _Worker]] = []
+        self._agenda = Agenda[_Worker]()
         self._taken: dict[float, int] = {}  # how many are due, by moment
-        self._numbers = itertools.count(1)
         self._rate = 0.0
         self._fresh: dict[_Worker, float] = {}  # which wait for their answer, not long yet: since when
         # Which are to be run at once: since when, and how often that may be tried.
@@ -248,9 +244,10 @@ class ProbeManager:
                 step, not_before = gap(self._rate), -math.inf
                 while self._again:
                     nursery.start_soon(self._run_probe, *self._again.pop())
-                while now >= not_before and self._first_due() <= now:
-                    worker = heapq.heappop(self._heap)[2]
-                    self._unschedule(worker)
+                while now >= not_before and self._room_at() <= now:
+                    if (worker := self._agenda.pop(now)) is None:
+                        break
+                    self._give_back(worker.due)
                     if self._tick(worker, now):
                         self._fresh[worker] = now
                         nursery.start_soon(self._run_probe, worker, now)
@@ -276,9 +273,7 @@ class ProbeManager:
         """When a probe can be started next."""
         if self._again:
             return -math.inf
-        while self._heap and self._heap[0][1] != self._heap[0][2].seq:
-            heapq.heappop(self._heap)
-        return max(self._heap[0][0], self._room_at()) if self._heap else math.inf
+        return max(self._agenda.first(), self._room_at())
 
     def _room_at(self) -> float:
         """When one more may wait for its answer."""
@@ -434,18 +429,20 @@ class ProbeManager:
         )
 
     def _unschedule(self, worker: _Worker) -> None:
-        if worker.seq:
-            worker.seq = 0
-            self._taken[worker.due] -= 1
-            if not self._taken[worker.due]:
-                del self._taken[worker.due]
+        if (due := self._agenda.take_out(worker)) is not None:
+            self._give_back(due)
+
+    def _give_back(self, due: float) -> None:
+        """One less is due at that moment."""
+        self._taken[due] -= 1
+        if not self._taken[due]:
+            del self._taken[due]
 
     def _schedule(self, worker: _Worker, due: float) -> None:
         self._unschedule(worker)
         worker.due = due
-        worker.seq = next(self._numbers)
         self._taken[due] = self._taken.get(due, 0) + 1
-        heapq.heappush(self._heap, (due, worker.seq, worker))
+        self._agenda.put(worker, due)
         if due < self._sleeps_until:
             self._wake.set()
 
