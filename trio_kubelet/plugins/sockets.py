@@ -40,11 +40,11 @@ def list_sockets(root: str) -> Found:
                         )
                     if entry.name.startswith("."):
                         continue
-                    if entry.is_dir(follow_symlinks=False):
-                        if len(directories) < MAX_DIRECTORIES:
-                            directories.append(entry.path)
-                        else:
-                            problem = f"more than {MAX_DIRECTORIES} directories in {root}"
+                    is_directory = entry.is_dir(follow_symlinks=False)
+                    if is_directory and len(directories) < MAX_DIRECTORIES:
+                        directories.append(entry.path)
+                    elif is_directory:
+                        problem = f"more than {MAX_DIRECTORIES} directories in {root}"
                     elif (identity := identity_of(entry.path)) is not None:
                         sockets[entry.path] = identity
         except FileNotFoundError:
