@@ -460,7 +460,7 @@ def test_what_others_remove_meanwhile_is_gone_too(root: Path) -> None:
 
 def test_a_large_directory_is_removed_with_few_names_in_memory(root: Path) -> None:
     (root / "pod" / "below").mkdir(parents=True)
-    for number in range(500):
+    for number in range(1500):
         (root / "pod" / f"{number:0255}").touch()
         (root / "pod" / "below" / f"{number:0255}").touch()
     tracemalloc.start()
@@ -470,7 +470,7 @@ def test_a_large_directory_is_removed_with_few_names_in_memory(root: Path) -> No
     finally:
         tracemalloc.stop()
     assert os.listdir(root) == []
-    assert peak < 80_000
+    assert peak < 240_000  # as with 500 names and 80,000; a file's buffer is 128 KiB from Python 3.14 on
 
 
 async def test_directories_of_pods_are_listed_and_files_are_not(root: Path) -> None:
