@@ -222,6 +222,23 @@ async def test_a_driver_that_wants_it_is_asked_again_and_its_failure_harms_nothi
         await world.tear_down(pod)
 
 
+async def test_a_driver_that_does_not_want_it_is_not_asked_again(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.storage.manager.FRESH", 0.0)
+    claims = Claims()
+    claims.driver()
+    claims.claim("c")
+    pod, other = pod_of("p", "c"), pod_of("q", "c")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        for _ in range(3):
+            assert not (await world.set_up(pod)).unmounted
+        assert not (await world.set_up(other)).unmounted  # by now it would have been
+        await world.tear_down(pod)
+        await world.tear_down(other)
+    assert driver.methods().count("NodePublishVolume") == 2
+
+
 async def test_capabilities_are_asked_once_for_each_registration(place: Path, driver: DriverProcess) -> None:
     claims, names = Claims(), [f"v{number}" for number in range(6)]
     claims.driver()
