@@ -33,5 +33,5 @@ DEEP = b'{"a":' + b"[" * 2_000_000  # Python 3.14 goes as far as the stack
     ids=["devices", "claims", "health", "cpus", "memory", "allocations"],
 )
 def test_a_checkpoint(decode: Callable[[bytes], object], error: type[Exception]) -> None:
-    with pytest.raises(error, match="recursion"):
+    with pytest.raises(error, match=r"recursion|Stack overflow"):
         decode(DEEP)
