@@ -39,14 +39,23 @@ def test_forced_colours_hide_no_state(browser: BrowserThread) -> None:
     look(browser, waiting_node(), steps, forced_colors="active")
 
 
-def test_a_long_log_leaves_its_choices_in_view(browser: BrowserThread) -> None:
+def _node_with_a_long_log() -> FakeNode:
     node = FakeNode(1)
     node.logs["uid-pod-000/main"] = "".join(f"line {number}\n" for number in range(300))
+    return node
+
+
+def _open_log(page: Page) -> None:
+    row(page, "pod-000").click()
+    page.click("[data-tab=log]")
+    page.wait_for_selector("#log >> text=line 299")
+
+
+def test_a_long_log_leaves_its_choices_in_view(browser: BrowserThread) -> None:
+    node = _node_with_a_long_log()
 
     def steps(page: Page, site: Site) -> None:
-        row(page, "pod-000").click()
-        page.click("[data-tab=log]")
-        page.wait_for_selector("#log >> text=line 299")
+        _open_log(page)
         until(lambda: page.locator("#panel").evaluate("panel => panel.scrollTop > 1000"), "its end is shown")
         place = page.locator("#log-container").bounding_box()
         panel = page.locator("#panel").bounding_box()
@@ -100,13 +109,10 @@ def test_an_event_of_a_pod_with_a_long_name_can_be_read(browser: BrowserThread) 
 
 
 def test_a_pod_is_printed_as_a_whole(browser: BrowserThread) -> None:
-    node = FakeNode(1)
-    node.logs["uid-pod-000/main"] = "".join(f"line {number}\n" for number in range(300))
+    node = _node_with_a_long_log()
 
     def steps(page: Page, site: Site) -> None:
-        row(page, "pod-000").click()
-        page.click("[data-tab=log]")
-        page.wait_for_selector("#log >> text=line 299")
+        _open_log(page)
         page.emulate_media(media="print")
         height = page.locator("#log").evaluate("log => log.getBoundingClientRect().height")
         assert height > 300 * 12
