@@ -131,7 +131,7 @@ def _add_get(parser: Parser) -> None:
     missing_help = "what is not there is no error, and nothing is said of it"
     parser.add_argument("--ignore-not-found", action="store_true", help=missing_help)
     path_help = "in the order of what is there, as .status.startTime; of top: cpu or memory"
-    parser.add_argument("--sort-by", metavar="PATH", default="", help=path_help)
+    parser.add_argument("--sort-by", metavar="PATH", help=path_help)
 
 
 def _add_events(parser: Parser) -> None:
@@ -179,7 +179,7 @@ def _add_top(parser: Parser) -> None:
     capacity_help = "shares of all that the node has, not of what pods may have"
     parser.add_argument("--show-capacity", action="store_true", help=capacity_help)
     parser.add_argument("--show-swap", action="store_true", help="what is swapped out, too")
-    parser.add_argument("--sort-by", metavar="WHAT", default="", help="the largest first: cpu or memory")
+    parser.add_argument("--sort-by", metavar="WHAT", help="the largest first: cpu or memory")
     parser.add_argument("--no-headers", action="store_true", help="the table without its first line")
 
 

@@ -35,7 +35,13 @@ from trio_kubelet.pods.doors import (
 from trio_kubelet.pods.handler import SyncHandler
 from trio_kubelet.pods.manager import PodManager, split_by_static
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_terminal_phase, pod_full_name, runtime_source, view_runs
+from trio_kubelet.pods.refs import (
+    is_terminal_phase,
+    pod_full_name,
+    runtime_source,
+    split_full_name,
+    view_runs,
+)
 from trio_kubelet.pods.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING, find
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -200,8 +206,7 @@ class Housekeeper:
         """
         if self._workers.is_name_ending(full_name):
             return True
-        name, _, namespace = full_name.rpartition("_")
-        others = (uid for uid in self._pleg.namesakes(name, namespace) if uid != but)
+        others = (uid for uid in self._pleg.namesakes(*split_full_name(full_name)) if uid != but)
         return any(view_runs(self._pleg.pod(uid)) for uid in others)
 
     def _start_missing(self) -> None:

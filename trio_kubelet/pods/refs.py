@@ -20,6 +20,12 @@ def full_name(name: str, namespace: str) -> str:
     return f"{name}_{namespace}"
 
 
+def split_full_name(text: str) -> tuple[str, str]:
+    """Name and namespace of a `full_name`."""
+    name, _, namespace = text.rpartition("_")
+    return name, namespace
+
+
 def pod_full_name(pod: Pod) -> str:
     """`full_name` of an API object."""
     return full_name(pod.metadata.name, pod.metadata.namespace)

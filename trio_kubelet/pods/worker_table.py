@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.common.agenda import Agenda
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.finishing import Finishing
+from trio_kubelet.pods.refs import split_full_name
 from trio_kubelet.pods.worker_state import Stage, Worker
 
 _STOPPED = (Stage.TERMINATED, Stage.FINISHED)
@@ -177,7 +178,7 @@ class WorkerTable:
         reports = []
         for uid, worker in self._workers.items():
             slot, due = self._slots.get(uid) or Slot(), self._rounds.due(uid)
-            name, _, namespace = worker.full_name.rpartition("_")
+            name, namespace = split_full_name(worker.full_name)
             report = WorkerReport(
                 uid=uid,
                 pod=f"{namespace}/{name}",

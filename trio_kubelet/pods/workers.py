@@ -23,7 +23,7 @@ from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
 from trio_kubelet.pods.doors import PlegDoor, StatusDoor, SyncerDoor
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import is_quiet, pod_full_name
+from trio_kubelet.pods.refs import is_quiet, pod_full_name, split_full_name
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.work import Attempt, SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import (
@@ -373,7 +373,7 @@ class PodWorkers(WorkerTable):
 
 
 def _ref(worker: Worker) -> str:
-    name, _, namespace = worker.full_name.rpartition("_")
+    name, namespace = split_full_name(worker.full_name)
     return f"{namespace}/{name}"
 
 
