@@ -1,13 +1,13 @@
 """What the sync loop does with each kind of news (kubelet: `SyncHandler`). Nothing here waits.
 
-Additions are admitted, oldest first, and given a worker; updates and removals go to the worker; a finished
-worker is forgotten, or begins anew if its pod is wanted again. The desired state is kept in `PodManager`.
+Additions go to the entrance, oldest first; updates and removals go to the worker; a finished worker is
+forgotten, or begins anew if its pod is wanted again. The desired state is kept in `PodManager`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.api.v1 import Pod
@@ -16,18 +16,16 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import is_static
-from trio_kubelet.pods.active import ActivePods
-from trio_kubelet.pods.admission.admitter import UNEXPECTED, Admit, Allocate, Preempt, Reject
+from trio_kubelet.pods.admission.entrance import Entrance
 from trio_kubelet.pods.cleaner import Cleaner
-from trio_kubelet.pods.doors import Admitter, PlegDoor, StatusDoor
+from trio_kubelet.pods.doors import Admitter, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
-from trio_kubelet.pods.refs import FAILED, is_terminal_phase, pod_full_name, view_runs
+from trio_kubelet.pods.refs import FAILED
 from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.resize.rules import requested_resizes
 from trio_kubelet.pods.rounds import ReasonCache
 from trio_kubelet.pods.status.conditions import READY, find, ready
-from trio_kubelet.pods.status.generate import rejected_status
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
 from trio_kubelet.pods.worker_state import Stage
@@ -47,48 +45,28 @@ class SyncHandler:
         statuses: StatusManager,
         admitter: Admitter,
         cache: StatusDoor,
-        pleg: PlegDoor,
         reasons: ReasonCache,
         recorder: RecorderDoor,
         metrics: PodMetrics,
         story: Story,
         clock: Clock,
         cleaner: Cleaner,
-        preempt: Callable[[Pod, Preempt], None],  # ends the victims, then calls `admitted`
-        allocate: Callable[[Pod], None],  # gives the pod devices and the like, then calls `allocated`
+        entrance: Entrance,
+        resizes: Resizes,
     ) -> None:
         self._pods = pods
         self._workers = workers
         self._statuses = statuses
         self._admitter = admitter
         self._cache = cache
-        self._pleg = pleg
         self._reasons = reasons
         self._recorder = recorder
         self._metrics = metrics
         self._story = story
         self._clock = clock
         self._cleaner = cleaner
-        self._preempt = preempt
-        self._allocate = allocate
-        self._unasked: dict[str, None] = {}  # pods that began with other resources than they ask for
-        self._making_room: set[str] = set()  # pods whose victims are still ending
-        self._allocating: set[str] = set()  # pods that are being given devices and the like
-        workers.expect(self._waits)
-        self._active = ActivePods(
-            pods=pods, workers=workers, statuses=statuses, admitter=admitter, untaken=self._allocating
-        )
-        self._resizes = Resizes(
-            pods=pods,
-            statuses=statuses,
-            admitter=admitter,
-            recorder=recorder,
-            metrics=metrics,
-            story=story,
-            clock=clock,
-            active=self._active,
-            preempt=preempt,
-        )
+        self._entrance = entrance
+        self._resizes = resizes
 
     @contextlib.contextmanager
     def _wall(self, pod: Pod) -> Iterator[None]:
@@ -111,7 +89,7 @@ class SyncHandler:
                 if found.was_mirror:
                     self._mirror_changed(found)
                 else:
-                    self._begin(pod, cause="config")
+                    self._entrance.begin(pod, cause="config")
 
     def updates(self, pods: Sequence[Pod]) -> None:
         """Changed pods, and pods the API server has begun to delete."""
@@ -129,11 +107,11 @@ class SyncHandler:
         if found.was_mirror:
             self._mirror_changed(found)
             return
-        if pod.metadata.deletion_timestamp is not None and self._waits(pod.metadata.uid):
-            self._leave_admission(pod.metadata.uid)
-            self._begin(pod, cause="config")
+        if pod.metadata.deletion_timestamp is not None and self._entrance.waits(pod.metadata.uid):
+            self._entrance.leave(pod.metadata.uid)
+            self._entrance.begin(pod, cause="config")
             return
-        if not self._is_rejected(pod):
+        if not self._entrance.is_shut_to(pod):
             if not self._workers.is_termination_requested(pod.metadata.uid):
                 with self._wall(pod):
                     for asked in requested_resizes(before, pod) if before is not None else ():
@@ -154,7 +132,7 @@ class SyncHandler:
                 continue
             uid = pod.metadata.uid
             self._resizes.forget(uid)
-            self._leave_admission(uid)
+            self._entrance.leave(uid)
             self._workers.remove(uid)
             if self._workers.get(uid) is None:
                 self._statuses.remove(uid)
@@ -245,7 +223,7 @@ class SyncHandler:
         elif worker.reborn or worker.pod is None:
             self._workers.forget(uid)
             self._cleaner.clean(uid)  # the new life does not begin with the dead containers of the old one
-            if worker.pod is None and not worker.reborn and self._is_rejected(pod):
+            if worker.pod is None and not worker.reborn and self._entrance.is_shut_to(pod):
                 return  # it was refused while it ran, and stays so though there may be room by now
             self._statuses.remove(uid)
             self._metrics.restarted_pods.labels(_static_label(pod)).inc()
@@ -256,19 +234,19 @@ class SyncHandler:
     def actuated(self, uid: str) -> None:
         """A pod has what it was granted: what it had more is free."""
         self._admitter.actuated(uid)
-        self._active.touch(uid)
+        self._entrance.active.touch(uid)
         self._resize_waiting("pod_resized")
 
     # Admission
 
     def active_pods(self) -> list[Pod]:
         """Wanted pods that run or will run here: not refused, not over."""
-        return self._active.all()
+        return self._entrance.active.all()
 
     def start_again(self, pod: Pod, cause: str) -> None:
         """A wanted pod that has no worker (any more)."""
         with self._wall(pod):
-            self._begin(pod, cause)
+            self._entrance.begin(pod, cause)
 
     def keep_only(self, uids: Collection[str]) -> None:
         """All sources have reported, and these are the pods there are."""
@@ -276,79 +254,18 @@ class SyncHandler:
 
     def not_started_yet(self) -> frozenset[str]:
         """Pods that will start when others have made room, or when they have been given their devices."""
-        return frozenset(self._making_room | self._allocating)
+        return self._entrance.waiting()
 
     def allocated(self, uid: str) -> None:
         """What the pod asks for has been given to it, or could not be: admission goes on."""
-        pod = self._pods.get(uid)
-        if uid in self._allocating and pod is not None:
-            self._allocating.discard(uid)
-            self._active.touch(uid)
-            self._begin(pod, "admission")
+        self._entrance.allocated(uid)
 
-    def admitted(self, uid: str) -> None:
+    def made_room(self, uid: str) -> None:
         """The victims of a critical pod have ended (or their time is over): it starts, or has more."""
-        pod = self._pods.get(uid)
-        if uid in self._making_room and pod is not None:
-            self._making_room.discard(uid)
-            self._grant(pod)
-            self._start(pod, "admission")
-        elif self._resizes.made_room(uid) and pod is not None:
-            self._update(pod)
-
-    def _begin(self, pod: Pod, cause: str) -> None:
-        """Admits a pod and starts it; one that is ending or over goes to its worker as it is."""
-        uid = pod.metadata.uid
-        workers = self._workers
-        if workers.is_termination_requested(uid) or is_terminal_phase(pod.status.phase):
-            workers.create(pod, cause=cause)
+        if self._entrance.made_room(uid) or not self._resizes.made_room(uid):
             return
-        try:
-            decision = self._admitter.admit(pod, self._active.beside(uid))
-        except Exception as exc:  # what the pod asks for is its own affair
-            log.error("Unexpected error in admission", pod=pod, podUID=uid, err=exc)
-            message = f"Admission failed due to {type(exc).__name__}: {exc}, which is unexpected"
-            decision = Reject(UNEXPECTED, message)
-        match decision:
-            case Allocate() | Preempt() if pod.metadata.deletion_timestamp is not None:
-                self._start(pod, cause)  # which will not run: nothing is waited for, and nobody ends for it
-            case Admit():
-                self._grant(pod)
-                self._start(pod, cause)
-            case Reject():
-                self._reject(pod, decision)
-            case Preempt():
-                self._making_room.add(uid)
-                names = ", ".join(f"{v.metadata.namespace}/{v.metadata.name}" for v in decision.victims)
-                self._story.note(uid, self._clock.now_ns(), "admission", f"waits for room, ending {names}")
-                self._preempt(pod, decision)
-            case Allocate():
-                self._allocating.add(uid)
-                self._active.touch(uid)  # until it has them it stands in nobody's way
-                self._allocate(pod)
-
-    def _waits(self, uid: str) -> bool:
-        """Whether the pod will start when something else has happened."""
-        return uid in self._making_room or uid in self._allocating
-
-    def _leave_admission(self, uid: str) -> None:
-        """The pod will not start any more: nothing is waited for, and what it was granted is free."""
-        self._making_room.discard(uid)
-        self._allocating.discard(uid)
-        self._admitter.forget(uid)
-        self._active.touch(uid)
-
-    def _grant(self, pod: Pod) -> None:
-        self._admitter.granted(pod)
-        self._active.take(pod.metadata.uid)
-
-    def _start(self, pod: Pod, cause: str) -> None:
-        if is_static(pod):
-            self._hold_predecessors(pod)
-        granted = self._admitter.as_granted(pod)
-        self._workers.create(granted, cause=cause)
-        if granted is not pod:
-            self._unasked[pod.metadata.uid] = None
+        if (pod := self._pods.get(uid)) is not None:
+            self._update(pod)
 
     def _mirror_changed(self, found: PodAndMirror) -> None:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
@@ -357,7 +274,7 @@ class SyncHandler:
         if found.mirror is not None:
             self._statuses.remember(found.pod, found.mirror)
         self._statuses.retell(found.pod.metadata.uid)
-        if not self._is_rejected(found.pod):
+        if not self._entrance.is_shut_to(found.pod):
             self._update(found.pod)
 
     def _update(self, pod: Pod) -> None:
@@ -372,43 +289,13 @@ class SyncHandler:
         """All sources have told of all their pods, and those have what they had: who asks for more is
         asked about. Any earlier it would be given what pods have that are still to come.
         """
-        begun = (uid for uid in self._unasked if not self._workers.is_termination_requested(uid))
-        unasked = [pod for uid in begun if (pod := self._pods.get(uid)) is not None]
-        self._unasked.clear()
-        for pod in self._resizes.ask_all(unasked, "pods_added"):
+        for pod in self._resizes.ask_all(self._entrance.take_unasked(), "pods_added"):
             self._update(pod)
 
     def retry_resizes(self) -> None:
         """The node may have room again though no pod changed."""
         if self._resizes.is_time():
             self._resize_waiting("periodic_retry")
-
-    def _hold_predecessors(self, pod: Pod) -> None:
-        """What an earlier agent left running under the same static name keeps the name until it is gone."""
-        for uid in self._pleg.namesakes(pod.metadata.name, pod.metadata.namespace):
-            worker = self._workers.get(uid)
-            if uid == pod.metadata.uid or (worker is not None and worker.stage is not Stage.ORPHAN):
-                continue  # it stands in the line itself, or is gone
-            if view_runs(self._pleg.pod(uid)):
-                self._workers.hold_name(pod_full_name(pod), uid)
-
-    def _reject(self, pod: Pod, decision: Reject) -> None:
-        self._recorder.record(pod, "Warning", decision.reason, decision.message)
-        self._statuses.set(pod, rejected_status(pod, decision.reason, decision.message))
-        self._active.refuse(pod.metadata.uid)
-        self._metrics.admission_rejections.labels(decision.metric_reason).inc()
-        text = f"refused: {decision.reason}: {decision.message}"
-        self._story.note(pod.metadata.uid, self._clock.now_ns(), "admission", text)
-        log.info("Pod admission denied", pod=pod, podUID=pod.metadata.uid, reason=decision.reason)
-
-    def _is_rejected(self, pod: Pod) -> bool:
-        """Whether this node refused the pod and nobody wants it gone: such a pod has no worker to tell."""
-        uid = pod.metadata.uid
-        if self._waits(uid):
-            return True
-        if self._workers.get(uid) is not None or pod.metadata.deletion_timestamp is not None:
-            return False
-        return self._active.is_over(pod) and not is_terminal_phase(pod.status.phase)
 
 
 def oldest_first(pods: Sequence[Pod]) -> list[Pod]:

@@ -18,6 +18,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import RecorderDoor
 from trio_kubelet.podinfo.updates import PodUpdate
 from trio_kubelet.pods.admission.allocating import Allocating, NothingToAllocate
+from trio_kubelet.pods.admission.entrance import Entrance
 from trio_kubelet.pods.admission.preemption import Preempter
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
@@ -43,6 +44,7 @@ from trio_kubelet.pods.housekeeping import Housekeeper
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.resize.progress import ResizeProgress
+from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.rounds import ReasonCache, RoundSteps
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.status.reporter import NodeView, StatusReporter
@@ -183,21 +185,44 @@ class PodsRoom:
 
     def _make_handler(self) -> SyncHandler:
         """Who decides what news mean for the workers."""
+        entrance = Entrance(
+            pods=self.pods,
+            workers=self.workers,
+            statuses=self.statuses,
+            admitter=self._admitter,
+            pleg=self._pleg,
+            recorder=self._recorder,
+            metrics=self.metrics,
+            story=self.story,
+            clock=self._clock,
+            preempt=self._preempter.preempt,
+            allocate=self._allocating.begin,
+        )
+        resizes = Resizes(
+            pods=self.pods,
+            statuses=self.statuses,
+            admitter=self._admitter,
+            recorder=self._recorder,
+            metrics=self.metrics,
+            story=self.story,
+            clock=self._clock,
+            active=entrance.active,
+            preempt=self._preempter.preempt,
+        )
         return SyncHandler(
             pods=self.pods,
             workers=self.workers,
             statuses=self.statuses,
             admitter=self._admitter,
             cache=self._cache,
-            pleg=self._pleg,
             reasons=self.reasons,
             recorder=self._recorder,
             metrics=self.metrics,
             story=self.story,
             clock=self._clock,
             cleaner=self.cleaner,
-            preempt=self._preempter.preempt,
-            allocate=self._allocating.begin,
+            entrance=entrance,
+            resizes=resizes,
         )
 
     def _make_loop(self) -> SyncLoop:

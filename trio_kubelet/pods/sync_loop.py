@@ -279,7 +279,7 @@ class SyncLoop:
         await self._in_parts([*verdicts.values()], self._handle_verdicts)
         made_room, self._made_room = self._made_room, {}
         for uid in made_room:
-            self._handler.admitted(uid)
+            self._handler.made_room(uid)
         allocated, self._allocated = self._allocated, {}
         for uid in allocated:
             self._handler.allocated(uid)
