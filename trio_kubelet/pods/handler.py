@@ -226,7 +226,6 @@ class SyncHandler:
             if worker.pod is None and not worker.reborn and self._entrance.is_shut_to(pod):
                 return  # it was refused while it ran, and stays so though there may be room by now
             self._statuses.remove(uid)
-            self._metrics.restarted_pods.labels(_static_label(pod)).inc()
             self.start_again(pod, cause="worker")
         elif worker.evicted:
             self._cleaner.prune(uid, "", True)
@@ -245,6 +244,7 @@ class SyncHandler:
 
     def start_again(self, pod: Pod, cause: str) -> None:
         """A wanted pod that has no worker (any more)."""
+        self._metrics.restarted_pods.labels("true" if is_static(pod) else "").inc()
         with self._wall(pod):
             self._entrance.begin(pod, cause)
 
@@ -310,10 +310,6 @@ def _created(pod: Pod) -> int:
         return parse_rfc3339(created) if created else 0
     except ValueError:
         return 0  # a manifest may say anything
-
-
-def _static_label(pod: Pod) -> str:
-    return "true" if is_static(pod) else ""
 
 
 def _readiness_is_stale(pod: Pod) -> bool:

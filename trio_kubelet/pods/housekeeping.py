@@ -216,7 +216,6 @@ class Housekeeper:
             uid = pod.metadata.uid
             if self._workers.get(uid) is None and uid not in waiting:
                 log.info("Pod is wanted and has no worker, starting it", pod=pod, podUID=uid)
-                self._metrics.restarted_pods.labels("true" if is_static(pod) else "").inc()
                 self._handler.start_again(pod, cause="housekeeping")
 
     def _finish_refused(self, pods: Collection[Pod], running: Collection[str]) -> None:
