@@ -214,8 +214,10 @@ def test_a_static_name_has_one_holder_and_a_fair_line(actions: list[tuple[str, s
             if uid in line:
                 line.remove(uid)
             assert names.release("n", uid) == (line[0] if held and line else None)
-        assert names.line("n") == tuple(line)
         assert names.holder("n") == (line[0] if line else None)
+    while line:
+        assert names.release("n", line.pop(0)) == (line[0] if line else None)
+    assert names.holders() == {}
 
 
 def test_two_updates_that_nobody_has_acted_on_keep_the_weightier_kind() -> None:

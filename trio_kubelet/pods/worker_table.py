@@ -53,7 +53,6 @@ class Slot:
     """What belongs to a worker's task."""
 
     __slots__ = (
-        "attempt",
         "begun",
         "finishing",
         "last_error",
@@ -69,7 +68,6 @@ class Slot:
         self.scope: trio.CancelScope | None = None  # of the attempt under way
         self.finishing = Finishing()  # hears before that scope is cancelled
         self.begun: float | None = None  # when that began
-        self.attempt: Stage | None = None
         self.last_sync = float("-inf")  # Trio time at which the last attempt that did something ended
         self.stopped: list[trio.Event] = []  # set when the containers are stopped
         self.last_error = ""
@@ -237,7 +235,3 @@ class StaticNames:
     def holders(self) -> dict[str, str]:
         """All names that are held, with their holders."""
         return {name: line[0] for name, line in self._lines.items()}
-
-    def line(self, full_name: str) -> tuple[str, ...]:
-        """All UIDs in line, the holder first."""
-        return tuple(self._lines.get(full_name, ()))

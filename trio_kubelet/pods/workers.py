@@ -254,7 +254,7 @@ class PodWorkers(WorkerTable):
     async def _attempt(self, uid: str, worker: Worker, slot: Slot) -> None:
         """One attempt at the work of the worker's stage, interrupted when something more urgent comes."""
         report: SyncReport | None = None
-        slot.begun, slot.attempt, slot.warned = trio.current_time(), worker.stage, False
+        slot.begun, slot.warned = trio.current_time(), False
         try:
             with trio.CancelScope() as slot.scope:
                 report = await self._do(worker, slot)
