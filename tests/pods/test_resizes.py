@@ -496,3 +496,37 @@ async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
         (["PodResizeInProgress", *own], {"cpu": "1500m"}, {"cpu": "1500m"}),
         (own, {"cpu": "1500m"}, {"cpu": "1500m"}),
     ]
+
+
+async def test_a_pod_that_waits_for_room_and_then_asks_for_no_quantity_harms_no_other(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Only a broken API server gives one out; the agent ended of it."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "1", source="api"), "api")
+        await running_pod(world, asking("other", "500m", source="api"), "api")
+        await world.update(asking("web", "9", source="api"), source="api")
+        await world.update(asking("web", "1..0", source="api"), source="api")
+        await world.update(asking("other", "600m", source="api"), source="api")
+        await trio.sleep(600)
+        assert world.status(make_pod("other")).allocated_resources == {"cpu": "600m"}
+        assert granted(world) == {"cpu": "1"}
+        assert world.runtime.alive() == {"uid-web", "uid-other"}
+        assert "FailedSync" in world.events.reasons("uid-web")
+
+
+async def test_a_pod_for_which_others_end_and_that_then_asks_for_no_quantity_harms_no_other(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    critical = {"priority": 2_000_000_000}
+    world.runtime.stop_takes["uid-victim"] = 8
+    async with world.running():
+        await running_pod(world, asking("web", "500m", source="api", spec=critical), "api")
+        await running_pod(world, asking("victim", "1", source="api"), "api")
+        await world.update(asking("web", "1500m", source="api", spec=critical), source="api")
+        await world.update(asking("web", "1..0", source="api", spec=critical), source="api")
+        await trio.sleep(60)
+        assert granted(world) == {"cpu": "500m"}
+        assert world.runtime.alive() == {"uid-web"}

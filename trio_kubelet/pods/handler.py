@@ -7,7 +7,8 @@ forgotten, or begins anew if its pod is wanted again. The desired state is kept 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.api.v1 import Pod
@@ -258,14 +259,16 @@ class SyncHandler:
 
     def allocated(self, uid: str) -> None:
         """What the pod asks for has been given to it, or could not be: admission goes on."""
-        self._entrance.allocated(uid)
+        if (pod := self._pods.get(uid)) is not None:
+            with self._wall(pod):
+                self._entrance.allocated(pod)
 
     def made_room(self, uid: str) -> None:
         """The victims of a critical pod have ended (or their time is over): it starts, or has more."""
-        if self._entrance.made_room(uid) or not self._resizes.made_room(uid):
-            return
         if (pod := self._pods.get(uid)) is not None:
-            self._update(pod)
+            with self._wall(pod):
+                if not self._entrance.made_room(pod) and self._resizes.made_room(pod):
+                    self._update(pod)
 
     def _mirror_changed(self, found: PodAndMirror) -> None:
         """A mirror came, changed or went: its static pod's status may have to be shown there."""
@@ -282,15 +285,24 @@ class SyncHandler:
 
     def _resize_waiting(self, trigger: str) -> None:
         """Resources may have become free: pods that wait for some are asked about again."""
-        for pod in self._resizes.ask_again(trigger):
-            self._update(pod)
+        self._ask(self._resizes.take_waiting(), trigger)
+
+    def _ask(self, pods: Iterable[Pod], trigger: str) -> None:
+        """Asks about each; who was granted what it asks for is told."""
+        ranked = []
+        for pod in pods:
+            with self._wall(pod):
+                ranked.append((self._resizes.rank(pod), pod))
+        for _, pod in sorted(ranked, key=itemgetter(0)):
+            with self._wall(pod):
+                if self._resizes.ask(pod, trigger):
+                    self._update(pod)
 
     def ask_resizes(self) -> None:
         """All sources have told of all their pods, and those have what they had: who asks for more is
         asked about. Any earlier it would be given what pods have that are still to come.
         """
-        for pod in self._resizes.ask_all(self._entrance.take_unasked(), "pods_added"):
-            self._update(pod)
+        self._ask(self._entrance.take_unasked(), "pods_added")
 
     def retry_resizes(self) -> None:
         """The node may have room again though no pod changed."""

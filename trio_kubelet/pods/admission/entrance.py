@@ -96,22 +96,20 @@ class Entrance:
                 self.active.touch(uid)  # until it has them it stands in nobody's way
                 self._allocate(pod)
 
-    def made_room(self, uid: str) -> bool:
-        """The victims have ended (or their time is over): whether a pod waited for that, which now starts."""
-        pod = self._pods.get(uid)
-        if uid not in self._making_room or pod is None:
+    def made_room(self, pod: Pod) -> bool:
+        """The victims have ended (or their time is over): whether the pod waited for that, and now starts."""
+        if pod.metadata.uid not in self._making_room:
             return False
-        self._making_room.discard(uid)
+        self._making_room.discard(pod.metadata.uid)
         self._grant(pod)
         self._start(pod, "admission")
         return True
 
-    def allocated(self, uid: str) -> None:
+    def allocated(self, pod: Pod) -> None:
         """What the pod asks for has been given to it, or could not be: admission goes on."""
-        pod = self._pods.get(uid)
-        if uid in self._allocating and pod is not None:
-            self._allocating.discard(uid)
-            self.active.touch(uid)
+        if pod.metadata.uid in self._allocating:
+            self._allocating.discard(pod.metadata.uid)
+            self.active.touch(pod.metadata.uid)
             self.begin(pod, "admission")
 
     def leave(self, uid: str) -> None:

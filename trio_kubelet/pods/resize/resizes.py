@@ -6,7 +6,7 @@ asked about again whenever other pods came, went or changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -82,10 +82,10 @@ class Resizes:
                 self._postpone(pod, answer)
         return False
 
-    def made_room(self, uid: str) -> bool:
+    def made_room(self, pod: Pod) -> bool:
         """The victims of a critical pod have ended (or their time is over): whether it now has more."""
-        asked, pod = self._making_room.pop(uid, None), self._pods.get(uid)
-        if asked is None or pod is None:
+        asked = self._making_room.pop(pod.metadata.uid, None)
+        if asked is None:
             return False
         if allocation_of(pod) != allocation_of(asked):
             return self.ask(pod, "pods_removed")
@@ -120,26 +120,20 @@ class Resizes:
         now = rfc3339(self._clock.now_ns())
         self._statuses.put_condition(pod, replace(pending, last_probe_time=now))
 
-    def ask_again(self, trigger: str) -> list[Pod]:
-        """Other pods came, went or changed: the pods that were granted what they waited for."""
+    def take_waiting(self) -> list[Pod]:
+        """The pods that wait for room, for who has heard that there may be some, and asks about each."""
         self._asked_ns = self._clock.now_ns()
         deferred = [uid for uid, (answer, _) in self._waiting.items() if answer.reason != "Infeasible"]
-        waiting = [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
-        return self.ask_all(waiting, trigger)
-
-    def ask_all(self, pods: Sequence[Pod], trigger: str) -> list[Pod]:
-        """Asks about each; those that were granted what they ask for.
-
-        Those that want no more than they have are asked first, then the more important ones, then guaranteed
-        ones, then those that come earlier in `pods`.
-        """
-        return [pod for pod in sorted(pods, key=self._rank) if self.ask(pod, trigger)]
+        return [pod for uid in deferred if (pod := self._pods.get(uid)) is not None]
 
     def is_time(self) -> bool:
         """Whether nobody was asked about for so long that the node itself may have changed."""
         return bool(self._waiting) and self._clock.now_ns() - self._asked_ns >= RETRY_NS
 
-    def _rank(self, pod: Pod) -> tuple[bool, int, bool]:
+    def rank(self, pod: Pod) -> tuple[bool, int, bool]:
+        """In which order several are asked about: those that want no more than they have first, then the more
+        important ones, then guaranteed ones.
+        """
         has, wants = pod_requests(self._admitter.as_granted(pod)), pod_requests(pod)
         grows = any(wants.get(name, 0) > has.get(name, 0) for name in ("cpu", "memory"))
         return grows, -(pod.spec.priority or 0), pod_qos(pod) is not QOSClass.GUARANTEED
