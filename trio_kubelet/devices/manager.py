@@ -1,8 +1,6 @@
 """The device manager: which devices there are, who has them, and giving them to containers.
 
-It owns the state; everything here that decides is synchronous. A device is taken before its plugin is asked
-about it and given back if the plugin refuses, so that pods that are admitted side by side cannot get the same
-one. A plugin is asked one thing at a time: plugins know a kubelet that admits one pod after the other.
+It owns the state, and what it says of it is there at once; to give devices (`giving.py`) takes their plugin.
 
 What an earlier agent gave stays given, whether the plugin is back or not: a pod that runs is not asked about
 again, and for one that does not run the plugin is waited for, as long as its resource stays on the Node.
@@ -13,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Self
+from typing import Final
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -34,21 +32,14 @@ from trio_kubelet.devices.checkpoint import (
     decode,
     encode,
 )
-from trio_kubelet.devices.choice import (
-    choose,
-    container_requests,
-    device_hints,
-    in_order,
-    pod_requests,
-    question,
-    sort_free,
-)
-from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, DevicePods, PluginLost, Recorder
+from trio_kubelet.devices.choice import container_requests, device_hints, in_order, pod_requests
+from trio_kubelet.devices.doors import DevicePluginError, DevicePods, Recorder
 from trio_kubelet.devices.given import given
+from trio_kubelet.devices.giving import Giver
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
-from trio_kubelet.devices.values import GRACE, Counts, Device, by_node
-from trio_kubelet.placement.doors import AllocationError, AskAgain
+from trio_kubelet.devices.values import GRACE, Counts, Device
+from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.hints import Hint
 from trio_kubelet.podinfo.given import NOTHING, Given
 
@@ -59,26 +50,6 @@ EXPIRY_PERIOD: Final = 20.0
 SOURCES_PERIOD: Final = 0.1
 """Seconds between looks whether all sources have told their pods."""
 WAITING: Final = "WaitingForDevicePlugin"
-
-
-class _Hold:
-    """Devices that are nobody else's while the block lasts; a reusable one may be among them."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
-        self.devices = frozenset[str]()
-
-    def take(self, devices: frozenset[str]) -> None:
-        """These instead of those before."""
-        self._taken -= self.devices
-        self.devices = devices
-        self._taken |= devices
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.take(frozenset())
 
 
 class DeviceManager:
@@ -109,7 +80,7 @@ class DeviceManager:
         self._health_changed = health_changed
         self.inventory = Inventory(numa_nodes=numa_nodes, changed=self._inventory_changed)
         self._assignments = Assignments()
-        self._reserved: dict[str, set[str]] = {}
+        self._giver = Giver(self.inventory, self._assignments, self._metrics)
         self._damaged = False  # what an earlier agent gave cannot be known
         self._lost = os.path.join(directory, f".{FILE_NAME}.damaged")
         self._store = StateFile(os.path.join(directory, FILE_NAME), self._to_checkpoint, encode)
@@ -222,7 +193,7 @@ class DeviceManager:
             if len(has) != wanted:
                 return []
             return device_hints(resource.devices, has, (), wanted, self._numa_nodes)
-        return device_hints(resource.devices, self._free(name), reusable, wanted, self._numa_nodes)
+        return device_hints(resource.devices, self._giver.free(name), reusable, wanted, self._numa_nodes)
 
     # Giving devices
 
@@ -262,10 +233,12 @@ class DeviceManager:
                 )
             if admission and self._pods.runs(key.pod):
                 continue  # it has run before this agent did, with what it has
-            self._check(name, has)
+            self._giver.check(name, has)
             if has is None and wanted > 0:
                 await self._check_known(name)
-                await self._give(key, wanted, self._assignments.reusable(pod, container.name, name), affinity)
+                reusable = self._assignments.reusable(pod, container.name, name)
+                await self._giver.give(key, wanted, reusable, affinity)
+                self._store.write_soon()
                 given_any = True
         if given_any:
             await self._store.written()
@@ -305,89 +278,6 @@ class DeviceManager:
         """Everything that runs is accounted for."""
         with contextlib.suppress(OSError):
             os.unlink(self._lost)
-
-    def _check(self, name: str, has: Assignment | None) -> None:
-        if name not in self.inventory:
-            raise AllocationError(f"cannot allocate unregistered device {name}")
-        resource = self.inventory.known(name)
-        if not resource.healthy:
-            text = f"no healthy devices present; cannot allocate unhealthy devices {name}"
-            raise AllocationError(text)
-        if has is not None and not has.devices <= resource.healthy:
-            raise AllocationError(
-                "previously allocated devices are no longer healthy; "
-                f"cannot allocate unhealthy devices {name}"
-            )
-
-    async def _give(self, key: Key, wanted: int, reusable: frozenset[str], affinity: Hint | None) -> None:
-        """Takes devices, has the plugin prepare them and notes them down."""
-        name = key.resource
-        reusable &= self.inventory.known(name).healthy
-        with _Hold(self._reserved.setdefault(name, set())) as mine:
-            mine.take(self._choose(name, wanted, reusable, affinity))
-            try:
-                async with self.inventory.asking(name) as plugin:
-                    preferred = await self._preferred(plugin, name, wanted, reusable, affinity, mine.devices)
-                    if preferred:
-                        mine.take(frozenset())
-                        mine.take(self._choose(name, wanted, reusable, affinity, preferred))
-                    with self._metrics.allocation.labels(name).time():
-                        answer = await plugin.allocate(in_order(mine.devices))
-            except PluginLost as exc:
-                raise AskAgain(str(exc)) from exc
-            except DevicePluginError as exc:
-                raise AllocationError(str(exc)) from exc
-            if answer is None:
-                raise AllocationError("no containers return in allocation response ")
-            devices = self.inventory.known(name).devices
-            self._assignments.put(key, Assignment(by_node(devices, mine.devices), answer))
-        self._store.write_soon()
-        log.info("Gave devices to a container", podUID=key.pod, container=key.container, resource=name)
-
-    def _choose(
-        self,
-        name: str,
-        wanted: int,
-        reusable: frozenset[str],
-        affinity: Hint | None,
-        preferred: Collection[str] = (),
-    ) -> frozenset[str]:
-        resource = self.inventory.known(name)
-        free = sort_free(resource.devices, self._free(name) - reusable, affinity)
-        chosen = choose(wanted, reusable, free, preferred)
-        if chosen is None:
-            needed = wanted - len(reusable)
-            raise AllocationError(
-                f"requested number of devices unavailable for {name}. "
-                f"Requested: {needed}, Available: {len(free.all)}"
-            )
-        return frozenset(chosen)
-
-    async def _preferred(
-        self,
-        plugin: DevicePlugin,
-        name: str,
-        wanted: int,
-        reusable: frozenset[str],
-        affinity: Hint | None,
-        mine: Collection[str],
-    ) -> Sequence[str]:
-        """What the plugin would rather give, of what is free and what was taken for this container."""
-        resource = self.inventory.known(name)
-        if not resource.options.preferred_allocation_available:
-            return ()
-        free = sort_free(resource.devices, (self._free(name) | {*mine}) - reusable, affinity)
-        asked = question(wanted, reusable, free)
-        if asked is None:
-            return ()
-        try:
-            return await plugin.preferred(in_order(asked.available), in_order(asked.must_include), wanted)
-        except DevicePluginError as exc:
-            raise type(exc)(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc
-
-    def _free(self, name: str) -> frozenset[str]:
-        healthy = self.inventory.known(name).healthy
-        return healthy - self._assignments.in_use(name) - self._reserved.get(name, set())
 
     def _take_back(self) -> None:
         """What belongs to pods that are over is free (kubelet: `UpdateAllocatedDevices`)."""
