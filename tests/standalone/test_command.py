@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import ipaddress
 import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +21,11 @@ from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.standalone import command
+from trio_kubelet.standalone import cleanup, command
 from trio_kubelet.standalone.agent import AgentPorts
 from trio_kubelet.standalone.layout import NodeLayout
+from trio_kubelet.standalone.node import Provisions
+from trio_kubelet.standalone.packages import Containerd
 from trio_kubelet.standalone.screen import Caption
 from trio_kubelet.volumes.linux import MS_BIND, mount, mount_tmpfs
 
@@ -115,6 +120,43 @@ def test_a_display_that_cannot_be_written_ends_the_node(
         assert command.run_command(["--simulated", str(tmp_path)]) == 1
         said = capsys.readouterr().err
         assert said == "trio-kubelet: error: /dev/stdout: no space left on device\n"
+
+
+@pytest.mark.parametrize(("left", "code"), [([], 0), (["mount /somewhere"], 1)])
+def test_after_a_signal_the_exit_code_tells_whether_something_is_left(
+    left: list[str],
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout = NodeLayout("n1", tmp_path, ipaddress.IPv4Network("10.9.9.0/24"))
+    containerd = Containerd(tmp_path, (1, 7), None)
+
+    @contextlib.asynccontextmanager
+    async def private_node(*_: object) -> AsyncIterator[None]:
+        yield
+
+    async def agent_and_screen(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+
+    def answers(value: object) -> Callable[..., Awaitable[object]]:
+        async def answer(*_: object, **__: object) -> object:
+            return value
+
+        return answer
+
+    monkeypatch.setattr(command, "BASE", tmp_path)
+    monkeypatch.setattr(command, "provide", answers(Provisions(containerd, tmp_path, b"")))
+    monkeypatch.setattr(command, "new_layout", answers(layout))
+    monkeypatch.setattr(command, "private_node", private_node)
+    monkeypatch.setattr(command, "_agent_and_screen", agent_and_screen)
+    monkeypatch.setattr(cleanup, "become_subreaper", lambda: None)
+    monkeypatch.setattr(cleanup, "leftovers", answers(left))
+    assert command.run_command([str(tmp_path), "--name=n1"]) == code
+    said = "left behind: mount /somewhere" if left else "nothing is left of the node"
+    assert said in capsys.readouterr().err
 
 
 def test_one_process_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

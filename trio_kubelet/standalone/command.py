@@ -104,7 +104,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def run_command(argv: Sequence[str]) -> int:
-    """Parse, run until a signal, take down; returns the exit code.
+    """Parse, run until a signal, take down; returns the exit code, 1 if something is left.
 
     Raises BrokenPipeError when the reader of the display left.
     """
@@ -135,13 +135,13 @@ def _say(text: str) -> None:
 
 
 async def _until_signal(options: Options) -> int:
-    code = 0
+    left: list[str] = []
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             await nursery.start(_stop_on_signal, scope)
-            code = await _run(options)
+            await _run(options, left)
         nursery.cancel_scope.cancel()
-    return code
+    return 1 if left else 0
 
 
 async def _stop_on_signal(
@@ -154,7 +154,8 @@ async def _stop_on_signal(
             scope.cancel()
 
 
-async def _run(options: Options) -> int:
+async def _run(options: Options, left: list[str]) -> None:
+    """Run a node until it ends or is cancelled; what cannot be removed of it is put into `left`."""
     await STANDALONE.run(_prepare_manifests, options.manifests)
     provisions: Provisions | None = None
     if not options.simulated:
@@ -165,7 +166,7 @@ async def _run(options: Options) -> int:
     if provisions is None:
         async with _simulated_node(options) as layout:
             await _agent_and_screen(options, layout, "simulated runtime", _WITHOUT_CGROUPS)
-        return 0
+        return
     with _only_one(options.name):
         layout = await new_layout(options.name, BASE / options.name)
         cleanup.become_subreaper()
@@ -177,9 +178,8 @@ async def _run(options: Options) -> int:
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-                left = await cleanup.leftovers(layout)
+                left += await cleanup.leftovers(layout)
                 _say(f"left behind: {'; '.join(left)}" if left else "nothing is left of the node")
-    return 1 if left else 0
 
 
 async def _agent_and_screen(
