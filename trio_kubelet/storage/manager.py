@@ -26,7 +26,8 @@ from trio_kubelet.storage.csi.limits import AttachLimits
 from trio_kubelet.storage.doors import Mounting
 from trio_kubelet.storage.errors import OperationError, StepError
 from trio_kubelet.storage.names import pod_devices
-from trio_kubelet.storage.operations import FAILED_ATTACH, FAILED_MAP, FAILED_MOUNT, Operations
+from trio_kubelet.storage.operations import FAILED_ATTACH, Operations
+from trio_kubelet.storage.progress import FAILED_MAP, FAILED_MOUNT
 from trio_kubelet.storage.reconstruct import VolumesFound
 from trio_kubelet.storage.resolver import Resolver
 from trio_kubelet.storage.specs import Spec
