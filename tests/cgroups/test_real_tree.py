@@ -236,6 +236,18 @@ async def test_an_agent_that_is_killed_on_its_way_is_followed_by_a_whole_one(
             assert await third.pods() == set()
 
 
+async def test_a_pod_that_comes_to_ask_for_no_quantity_counts_as_it_did(place: Place) -> None:
+    """Only a broken API server gives one out; the agent ended of it within a minute."""
+    broken = pod("bbbb-2", {"requests": {"cpu": "1..0"}, "limits": {"cpu": "500m", "memory": "64Mi"}})
+    async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
+        await cgroups.start()
+        for one in PODS:
+            await cgroups.ensure(one)
+        await cgroups.remove("aaaa-1")
+        await cgroups.update_classes([broken, BEST_EFFORT])
+        assert deviations(world, [BURSTABLE, BEST_EFFORT]) == {}
+
+
 async def test_what_others_change_is_put_right(place: Place) -> None:
     async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
         await cgroups.start()

@@ -278,11 +278,20 @@ class PodCgroups:
 
     async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
         """Gives the classes what the pods that are active now request, and puts right what was changed by
-        others. Raises CgroupError.
+        others. A pod whose spec has come to ask for no quantity counts as it did. Raises CgroupError.
         """
         if not self._acts:
             return
-        self._asked = {pod.metadata.uid: asked_by(pod, self._node()) for pod in pods}
+        asked: dict[str, PodRequests] = {}
+        for pod in pods:
+            uid = pod.metadata.uid
+            try:
+                asked[uid] = asked_by(pod, self._node())
+            except Exception as exc:  # what one pod makes the code raise does not keep it from the others
+                log.error("Unexpected error in counting what a pod asks for", pod=pod, podUID=uid, err=exc)
+                if uid in self._asked:
+                    asked[uid] = self._asked[uid]
+        self._asked = asked
         with _told():
             await self._refresh()
             await self._repair(list(self._in_force))
