@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
 import trio
+from msgspec.structs import replace
 
 from tests.pods.build import make_pod
 from tests.pods.small_node import asking, running_pod, small_node
 from tests.pods.world import FakeSets, World
 from trio_kubelet.api import v1
+from trio_kubelet.pods.admission.admitter import Admit, Postpone, Preempt
+from trio_kubelet.pods.admission.node_admitter import NodeAdmitter
+from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.resize.allocation import allocation_of
 from trio_kubelet.pods.resize.checkpoint import ACTUATED, ALLOCATED, encode
 from trio_kubelet.pods.resize.rules import ResizeRules
@@ -498,16 +503,29 @@ async def test_a_resize_is_told_in_one_order_and_with_its_amounts(
     ]
 
 
-async def test_a_pod_that_waits_for_room_and_then_asks_for_no_quantity_harms_no_other(
-    autojump_clock: trio.abc.Clock, tmp_path: Path
+def choke(monkeypatch: pytest.MonkeyPatch, admitter: NodeAdmitter, uid: str) -> None:
+    """From now on what one pod asks for makes the code raise."""
+    resize = admitter.resize
+
+    def chokes(pod: v1.Pod, others: Others) -> Admit | Postpone | Preempt:
+        if pod.metadata.uid == uid:
+            raise RecursionError("too deep")
+        return resize(pod, others)
+
+    monkeypatch.setattr(admitter, "resize", chokes)
+
+
+async def test_a_defect_met_at_a_pod_that_waits_for_room_stays_with_it(
+    autojump_clock: trio.abc.Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a broken API server gives one out; the agent ended of it."""
-    world = World(admitter=small_node(tmp_path), sources=("api",))
+    admitter = small_node(tmp_path)
+    world = World(admitter=admitter, sources=("api",))
     async with world.running():
         await running_pod(world, asking("web", "1", source="api"), "api")
         await running_pod(world, asking("other", "500m", source="api"), "api")
         await world.update(asking("web", "9", source="api"), source="api")
-        await world.update(asking("web", "1..0", source="api"), source="api")
+        await trio.sleep(1)
+        choke(monkeypatch, admitter, "uid-web")
         await world.update(asking("other", "600m", source="api"), source="api")
         await trio.sleep(600)
         assert world.status(make_pod("other")).allocated_resources == {"cpu": "600m"}
@@ -516,17 +534,42 @@ async def test_a_pod_that_waits_for_room_and_then_asks_for_no_quantity_harms_no_
         assert "FailedSync" in world.events.reasons("uid-web")
 
 
-async def test_a_pod_for_which_others_end_and_that_then_asks_for_no_quantity_harms_no_other(
-    autojump_clock: trio.abc.Clock, tmp_path: Path
+async def test_a_defect_met_at_a_pod_for_which_others_have_ended_stays_with_it(
+    autojump_clock: trio.abc.Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(admitter=small_node(tmp_path), sources=("api",))
+    admitter = small_node(tmp_path)
+    world = World(admitter=admitter, sources=("api",))
     critical = {"priority": 2_000_000_000}
     world.runtime.stop_takes["uid-victim"] = 8
     async with world.running():
         await running_pod(world, asking("web", "500m", source="api", spec=critical), "api")
         await running_pod(world, asking("victim", "1", source="api"), "api")
         await world.update(asking("web", "1500m", source="api", spec=critical), source="api")
-        await world.update(asking("web", "1..0", source="api", spec=critical), source="api")
+        await trio.sleep(1)
+        choke(monkeypatch, admitter, "uid-web")
+        await world.update(asking("web", "1600m", source="api", spec=critical), source="api")
         await trio.sleep(60)
         assert granted(world) == {"cpu": "500m"}
         assert world.runtime.alive() == {"uid-web"}
+        assert "FailedSync" in world.events.reasons("uid-web")
+
+
+async def test_a_pod_that_comes_to_ask_for_no_quantity_counts_as_it_did_and_can_be_deleted(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    """Whoever counts what pods ask for could not: an eviction manager ended no pod any more."""
+    world = World(admitter=small_node(tmp_path), sources=("api",))
+    async with world.running():
+        await running_pod(world, asking("web", "1", source="api"), "api")
+        broken = asking("web", "1..0", source="api")
+        await world.update(broken, source="api")
+        await world.update(replace(broken, status=v1.PodStatus(phase="Running")), source="api")
+        await trio.sleep(60)
+        (active,) = world.room.handler.active_pods()
+        assert allocation_of(active) == allocation_of(asking("web", "1"))
+        assert "FailedSync" in world.events.reasons("uid-web")
+        going = replace(
+            broken.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1
+        )
+        await world.update(replace(broken, metadata=going), source="api")
+        await world.until(lambda: not world.runtime.alive(), 10)

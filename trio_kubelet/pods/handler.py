@@ -23,6 +23,7 @@ from trio_kubelet.pods.doors import Admitter, StatusDoor
 from trio_kubelet.pods.manager import PodAndMirror, PodManager
 from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import FAILED
+from trio_kubelet.pods.resize.allocation import with_quantities
 from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.resize.rules import requested_resizes
 from trio_kubelet.pods.rounds import ReasonCache
@@ -103,7 +104,7 @@ class SyncHandler:
 
     def _update_one(self, pod: Pod) -> None:
         before = self._pods.get(pod.metadata.uid)
-        self._pods.set(pod)
+        pod = self._note(pod)
         found = self._pods.pod_and_mirror(pod)
         if found.was_mirror:
             self._mirror_changed(found)
@@ -121,6 +122,18 @@ class SyncHandler:
                     if before is not None and (problem := self._admitter.lacks(before, pod)):
                         self._recorder.record(pod, "Warning", "FailedNodeDeclaredFeaturesCheck", problem)
             self._update(pod)
+
+    def _note(self, pod: Pod) -> Pod:
+        """The pod as it is desired from now on. Only a broken API server has it ask for what is no quantity,
+        and nobody who counts what pods ask for could: it then asks for what it did.
+        """
+        before = self._pods.get(pod.metadata.uid)
+        noted = pod if before is None else with_quantities(pod, before)
+        if noted is not pod:
+            message = "error handling pod: it asks for what is no quantity, and keeps the resources it had"
+            self._recorder.record(pod, "Warning", "FailedSync", message)
+        self._pods.set(noted)
+        return noted
 
     def removes(self, pods: Sequence[Pod]) -> None:
         """Pods their source does not want any more. A source that says so has reported, so it is believed."""
@@ -143,8 +156,7 @@ class SyncHandler:
     def reconciles(self, pods: Sequence[Pod]) -> None:
         """Pods of which only the status differs: readiness is put right, evicted ones lose containers."""
         for pod in pods:
-            self._pods.set(pod)
-            found = self._pods.pod_and_mirror(pod)
+            found = self._pods.pod_and_mirror(self._note(pod))
             if found.pod is None:
                 continue
             with self._wall(found.pod):

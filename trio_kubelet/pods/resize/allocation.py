@@ -19,7 +19,7 @@ import trio
 from msgspec.structs import replace
 
 from trio_kubelet.api.containers import regular_containers
-from trio_kubelet.api.quantity import parse
+from trio_kubelet.api.quantity import QuantityError, parse
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
@@ -51,6 +51,23 @@ def with_allocation(pod: Pod, granted: Allocation | None) -> Pod:
         or _canonical(granted) == _canonical(asked)
     ):
         return pod
+    return _having(pod, granted)
+
+
+def with_quantities(pod: Pod, before: Pod) -> Pod:
+    """The pod; if it asks for what is no quantity, with the resources it asked for before. Pure."""
+    asked, known = allocation_of(pod), allocation_of(before)
+    if asked == known:
+        return pod
+    try:
+        _canonical(asked)
+    except QuantityError:
+        return _having(pod, known)
+    return pod
+
+
+def _having(pod: Pod, granted: Allocation) -> Pod:
+    """The pod with these resources; a container that is not among them keeps its own."""
 
     def each(containers: Sequence[Container] | None) -> list[Container] | None:
         if containers is None:
