@@ -234,8 +234,8 @@ class Plugged:
             raise ConfigurationError(f"{text}: {error_words(exc)}") from exc
         try:
             await self._load_placement()
-        except (PlacementStateError, OSError) as exc:
-            raise ConfigurationError(error_words(exc)) from exc
+        except PlacementStateError as exc:
+            raise ConfigurationError(str(exc)) from exc
         if self.cpus is not None:
             nursery.start_soon(self.cpus.run)
         nursery.start_soon(self.dra.run)

@@ -270,6 +270,25 @@ async def test_a_state_that_cannot_be_written_gives_nothing(tmp_path: Path) -> N
     assert cpus.cpus_of("u1", "main") == "0-15"
 
 
+async def test_without_room_for_its_file_it_starts_and_writes_later(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was the end of an agent that started for the first time on a full disk, which only it can clear."""
+    in_the_way = tmp_path / f".{FILE_NAME}.new"
+    in_the_way.mkdir()
+    async with running_manager(Node(), tmp_path) as cpus:
+        assert cpus.cpus_of("u1", "main") == "0-15"
+        await trio.sleep(35)
+        assert not (tmp_path / FILE_NAME).exists()
+        assert capfd.readouterr().err.count("Failed to save checkpoint") == 1
+        in_the_way.rmdir()
+        await trio.sleep(11)
+        assert decode((tmp_path / FILE_NAME).read_bytes(), "static").shared == parse_cpus("0-15")
+        (tmp_path / FILE_NAME).unlink()
+        await trio.sleep(11)
+        assert not (tmp_path / FILE_NAME).exists(), "written once"
+
+
 async def test_whole_cores_that_a_container_has_are_not_missing_to_it(tmp_path: Path) -> None:
     """kubernetes 129078: a pod that had most cores was refused after a reboot, for few were free."""
     node, wants = Node(), container("main", "10")

@@ -183,6 +183,17 @@ async def test_without_a_policy_the_file_says_so(tmp_path: Path) -> None:
         await file.keep_empty(RECORDED, lambda content: decode(content, "None"))
 
 
+async def test_without_a_policy_and_room_for_the_file_there_is_none(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The next agent, of whatever policy, starts as after one that wrote it."""
+    file = memory_state_file(str(tmp_path))
+    (tmp_path / f".{FILE_NAME}.new").mkdir()
+    await file.keep_empty(RECORDED, lambda content: decode(content, "None"))
+    assert not (tmp_path / FILE_NAME).exists()
+    assert "Failed to save checkpoint" in capfd.readouterr().err
+
+
 def test_nodes_are_read_from_sysfs(tmp_path: Path) -> None:
     for number, kib in ((0, 2_000_000), (2, 1_000_000)):
         node = tmp_path / f"node{number}"

@@ -52,7 +52,7 @@ class PlacementManager(ABC, Generic[S, R]):
         self._counts = metrics
         self._none_left = none_left
         self._state = nothing
-        self._unwritten = False  # something is free that is not in the file yet
+        self._unwritten = False  # the file does not say yet what is free, or is not there
         self._reusable: dict[str, R] = {}  # by pod: what its later containers may be given again
 
     # What is the manager's own
@@ -85,14 +85,18 @@ class PlacementManager(ABC, Generic[S, R]):
     # Admission
 
     async def load(self) -> None:
-        """Goes on with what an earlier agent, or a kubelet, assigned. Raises PlacementStateError, OSError."""
+        """Goes on with what an earlier agent, or a kubelet, assigned. Raises PlacementStateError.
+
+        Where the file cannot be written the agent starts all the same, for it is the one to make room on the
+        disk; until then nothing is given that is not in the file.
+        """
         try:
             content = await self._file.read()
             known = self._state if content is None else self._decode(content)
             self._put(self._rules.check(known))
         except PlacementStateError as exc:
             raise self._file.unfit(exc) from exc
-        await self._write()
+        await self._try_write()
 
     def hints(self, pod: v1.Pod, container: v1.Container) -> Hints:
         self._release_stale()
@@ -182,12 +186,16 @@ class PlacementManager(ABC, Generic[S, R]):
 
     async def _write(self) -> None:
         """The state as it is now is on disk afterwards. Raises OSError."""
-        await self._file.write(self._encode)
         self._unwritten = False
+        try:
+            await self._file.write(self._encode)
+        except OSError:
+            self._unwritten = True
+            raise
 
     async def _try_write(self) -> None:
-        """As `_write`. After a failure the next change writes it too."""
+        """As `_write`. After a failure the next change writes it too, or the next `take_back`."""
         try:
             await self._write()
         except OSError as exc:
-            log.error("Failed to save checkpoint", path=self._file.path, err=exc)
+            self._file.complain(exc)
