@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -73,9 +74,11 @@ def answering(path: Path, answer: bytes) -> Iterator[None]:
     with UnixStreamServer(str(path), Answer) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield
-        server.shutdown()
-        thread.join()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -108,6 +111,35 @@ def test_who_is_no_agent_is_told_from_one(
         for words in COMMANDS:
             assert run(tmp_path, *words) == 1
             assert "no agent answers there, or one of another version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "why"),
+    [
+        ({"items": [{}]}, ["get", "pods"], "there is no field 'metadata' (queries.py:"),
+        ({"items": [{"metadata": []}]}, ["logs", "web"], "'list' object has no attribute"),
+        ({"items": [{"metadata": {"name": 7}}]}, ["get", "pods"], "'int' object has no attribute"),
+        ({"items": {"a": 1}}, ["exec", "web", "--", "true"], "string indices must be"),
+        ({"metadata": {"name": "node1"}}, ["top", "node"], "there is no field 'node'"),
+        ({"items": 7}, ["describe", "pods"], "'int' object is not iterable"),
+        ([{"kind": "Pod"}], ["events"], "there is no field 'name'"),
+    ],
+)
+def test_an_agent_of_another_version_that_answers_otherwise(
+    body: object, words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is one line, not a traceback."""
+    text = json.dumps(body).encode()
+    with answering(tmp_path / SOCKET_NAME, OK + b"Content-Length: %d\r\n\r\n" % len(text) + text):
+        assert main([words[0], f"--root-dir={tmp_path}", *words[1:]]) == 1
+    said = capsys.readouterr().err
+    begin = (
+        f"trio-kubelet: {tmp_path}/{SOCKET_NAME}: the agent's answer is not what `{words[0]}` of this version"
+    )
+    assert said.startswith(begin)
+    assert why in said
+    assert said.endswith("is the agent of another version?\n")
+    assert said.count("\n") == 1
 
 
 def test_an_agent_that_does_not_answer_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ _RUNS: Final[Mapping[str, Callable[[argparse.Namespace, str], None]]] = {
     "top": top,
     "logs": logs,
 }
+_UNFIT: Final = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+"""What comes of reading an answer in which something is missing, or of another type."""
 _FORMS = "wide, json, yaml, name, jsonpath=TEMPLATE, jsonpath-as-json=, custom-columns=TITLE:PATH,…"
 
 
@@ -41,16 +43,37 @@ def main(argv: Sequence[str]) -> int:
     """
     options = _options(argv)
     try:
-        socket_path = find_socket(options.socket, options.root_dir)
+        return _run(options, find_socket(options.socket, options.root_dir))
+    except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
+        complain(f"trio-kubelet: {exc}")
+        return 1
+
+
+def _run(options: argparse.Namespace, socket_path: str) -> int:
+    try:
         if options.command == "exec":
             from trio_kubelet.commands.exec import run_in_container
 
             return run_in_container(options, socket_path)
         _RUNS[options.command](options, socket_path)
-    except (AgentUnreachable, SeveralPods, NotThere, JSONPathError, TooManyLogs) as exc:
-        complain(f"trio-kubelet: {exc}")
-        return 1
+    except _UNFIT as exc:
+        raise AgentUnreachable(_unfit(exc, options.command, socket_path)) from exc
     return 0
+
+
+def _unfit(error: Exception, command: str, socket_path: str) -> str:
+    """Says of an answer that it is not what the command expects, and where that was noticed: answers are read
+    where they are shown, and only an agent of another version has others.
+    """
+    why = f"there is no field {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    place = "" if at is None else f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
+    return (
+        f"{socket_path}: the agent's answer is not what `{command}` of this version expects: {why}{place}; "
+        "is the agent of another version?"
+    )
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
