@@ -291,7 +291,10 @@ async def test_figures_of_the_runtime_are_not_waited_for_when_memory_runs_out(
 
 @pytest.mark.parametrize("disk", [False, True])
 async def test_nobody_goes_while_the_runtime_never_told_its_pods(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, disk: bool
+    autojump_clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    disk: bool,
 ) -> None:
     """Whoever went would go by chance. The first figures are acted on within a second or so."""
     world = World(Threshold("nodefs.available" if disk else "memory.available", "100"), disk=disk)
@@ -315,10 +318,11 @@ async def test_nobody_goes_while_the_runtime_never_told_its_pods(
         assert world.evicted[0][0] == "leak"
     events = [reason for _, reason, _ in world.said.events]
     assert events == ["EvictionThresholdMet"], "it is told once"
+    assert capfd.readouterr().err.count("failed to get summary stats") == 1
 
 
 async def test_a_start_under_pressure_evicts_as_soon_as_a_pod_was_looked_at(
-    autojump_clock: Clock,
+    autojump_clock: Clock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Which is some seconds after the start: until then nobody can go, and that is told once."""
     world = World(HARD)
@@ -334,6 +338,7 @@ async def test_a_start_under_pressure_evicts_as_soon_as_a_pod_was_looked_at(
     assert [name for name, _, _ in world.evicted] == ["leak"]
     assert world.evicted_at[0] - known <= LOOK_AGAIN + CALM
     assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
+    assert capfd.readouterr().err.count("no pods are active to evict") == 1
 
 
 async def test_one_pod_at_a_time_until_it_is_enough(autojump_clock: Clock) -> None:

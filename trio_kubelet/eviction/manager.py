@@ -98,6 +98,7 @@ class EvictionManager:
         self._limits_due = trio.current_time() + PERIOD
         self._act_due = -math.inf
         self._reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
+        self._obstacle = ""  # why nobody can be evicted for it, as was said
 
     async def run(self) -> None:
         """Observes and evicts until cancelled."""
@@ -143,6 +144,7 @@ class EvictionManager:
         resource = resource_of(urgent.signal)
         self._act_due = trio.current_time() + PERIOD
         if urgent.signal != self._reclaimed_for:
+            self._obstacle = ""
             log.info("Eviction manager: attempting to reclaim", resourceName=resource)
             self._events.record_node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
             if await self._reclaimed(seen):
@@ -156,7 +158,7 @@ class EvictionManager:
         self._reclaimed_for = ""
         pods = self._pods.candidates()
         if not pods:
-            log.error("Eviction manager: eviction thresholds have been met, but no pods are active to evict")
+            self._tell_once("eviction thresholds have been met, but no pods are active to evict")
             if trio.current_time() - self._began < STARTING:
                 self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
             return None
@@ -169,7 +171,7 @@ class EvictionManager:
                 self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
                 return None
         if stats is None:  # whoever went now would go by chance
-            log.error("Eviction manager: failed to get summary stats")
+            self._tell_once("failed to get summary stats")
             self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
             return None
         self._note_ages(seen)
@@ -177,6 +179,12 @@ class EvictionManager:
         if chosen is None:
             log.info("Eviction manager: unable to evict any pods from the node")
         return chosen
+
+    def _tell_once(self, obstacle: str) -> None:
+        """Says what is in the way, unless that is what was in the way a second ago."""
+        if obstacle != self._obstacle:
+            self._obstacle = obstacle
+            log.error(f"Eviction manager: {obstacle}")
 
     def _are_fresh(
         self,
