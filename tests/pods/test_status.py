@@ -167,6 +167,30 @@ def test_state_and_last_state_are_the_two_newest_containers() -> None:
     assert shown.last_state.terminated.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("policy", "last", "phase"),
+    [
+        ("Never", seen("c"), "Failed"),
+        ("Never", exited("c"), "Succeeded"),
+        ("Never", exited("c", 1), "Failed"),
+        ("OnFailure", seen("c"), "Running"),
+        ("OnFailure", exited("c"), "Succeeded"),
+        ("OnFailure", exited("c", 1), "Running"),
+        ("Always", seen("c"), "Running"),
+        ("Always", exited("c"), "Running"),
+    ],
+)
+def test_a_pod_that_runs_once_is_over_when_its_container_vanished(
+    policy: str, last: ContainerStatus, phase: str
+) -> None:
+    """As where somebody removed it while no agent ran: the status that the source tells is what counts, and
+    in a terminal phase nothing is started again.
+    """
+    pod = pod_of(restart_policy=policy, source="api")
+    before = generate(pod, observed(last))
+    assert generate(pod, observed(), before).phase == phase
+
+
 def test_a_container_that_vanished_after_it_ran_is_lost_not_new() -> None:
     before = generate(pod_of(), observed(seen("c")))
     [shown] = generate(pod_of(), observed(), before).container_statuses or []
