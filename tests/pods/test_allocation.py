@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
@@ -137,3 +138,19 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     store = AllocationStore(str(tmp_path))
     store.load()
     assert store.get("uid") is None
+
+
+async def test_a_disk_without_room_is_told_once_and_written_to_later(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, in_the_way = AllocationStore(str(tmp_path)), tmp_path / f".{ALLOCATED}.new"
+    in_the_way.mkdir()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        store.grant(make_pod("a"))
+        await trio.sleep(35)
+        assert capfd.readouterr().err.count("Cannot write down what pods were granted") == 1
+        in_the_way.rmdir()
+        await trio.sleep(11)
+        assert decode((tmp_path / ALLOCATED).read_bytes())
+        nursery.cancel_scope.cancel()

@@ -13,6 +13,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.small_files import read_small, replace_small
@@ -55,7 +56,10 @@ class StateFile(Generic[T]):
             await self._progress.wait()
 
     async def run(self) -> None:
-        """Writes after each change until cancelled; changes made meanwhile are written together."""
+        """Writes after each change until cancelled; changes made meanwhile are written together. After a
+        failure, which is said once, it is tried again.
+        """
+        trouble = ""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -63,10 +67,13 @@ class StateFile(Generic[T]):
             try:
                 await NODE_FILES.run(self._write, state)
             except OSError as exc:
-                log.error("Failed to write checkpoint file", path=self.path, err=exc)
+                if (why := error_words(exc)) != trouble:
+                    log.error("Failed to write checkpoint file", path=self.path, err=why)
+                trouble = why
                 await trio.sleep(RETRY_SECONDS)
                 self._changed.set()
                 continue
+            trouble = ""
             self._written = wanted
             self._progress.set()
             self._progress = trio.Event()

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.api.quantity import QuantityError, parse
 from trio_kubelet.api.v1 import Container, Pod, ResourceRequirements
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import read_state, replace_state
@@ -175,8 +176,11 @@ class AllocationStore:
             return {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Writes after each change until cancelled; changes made meanwhile are written together."""
+        """Writes after each change until cancelled; changes made meanwhile are written together. After a
+        failure, which is said once, it is tried again.
+        """
         task_status.started()
+        trouble = ""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -187,8 +191,11 @@ class AllocationStore:
                     if self._written.get(name) != content:
                         await NODE_FILES.run(replace_state, os.path.join(self._directory, name), content)
                         self._written[name] = content
+                trouble = ""
             except OSError as exc:
-                log.error("Cannot write down what pods were granted", directory=self._directory, err=exc)
+                if (why := error_words(exc)) != trouble:
+                    log.error("Cannot write down what pods were granted", directory=self._directory, err=why)
+                trouble = why
                 await trio.sleep(10)
                 self._changed.set()
 
