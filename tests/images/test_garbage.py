@@ -63,6 +63,8 @@ class Runtime:
         await trio.lowlevel.checkpoint()
         if self.away:
             raise Unknown("the runtime is away")
+        if not image.image:
+            raise Unknown("no image is named")
         return cri.ImageStatusResponse(image=self.images.get(self.short.get(image.image, image.image)))
 
     async def remove_image(self, image: cri.ImageSpec) -> None:
@@ -158,10 +160,13 @@ async def test_pinned_mounted_and_young_images_stay(autojump_clock: Clock) -> No
     source = v1.ImageVolumeSource(reference="registry.example/files:1")
     other = v1.Volume(name="w", empty_dir=v1.EmptyDirVolumeSource())
     spec = v1.PodSpec(containers=[], volumes=[other, v1.Volume(name="v", image=source)])
-    world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
+    without = v1.Pod(metadata=v1.ObjectMeta(name="without"), spec=v1.PodSpec(containers=[]))
+    world.pods = [without, v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
+    await world.garbage.delete_unused()
+    await trio.sleep(119)
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"pause", "volume", "young"}
-    await trio.sleep(121)
+    await trio.sleep(1)
     await world.garbage.delete_unused()
     assert set(world.runtime.images) == {"pause", "volume"}
 
@@ -172,7 +177,8 @@ async def test_an_image_volume_may_name_its_image_as_only_the_runtime_understand
     world = World(Runtime(volume=300, idle=300))
     world.runtime.short = {"files": "volume"}
     volumes = [
-        v1.Volume(name=name, image=v1.ImageVolumeSource(reference=name)) for name in ("files", "not-there")
+        v1.Volume(name=f"v-{name}", image=v1.ImageVolumeSource(reference=name))
+        for name in ("files", "not-there", "")  # a controller may fill in the last one later
     ]
     spec = v1.PodSpec(containers=[], volumes=volumes)
     world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
@@ -299,9 +305,10 @@ async def _after_a_while(world: World) -> None:
     await world.garbage.delete_unused()
 
 
-async def test_a_disk_without_a_size(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("capacity", [-1, 0])
+async def test_a_disk_without_a_size(autojump_clock: Clock, capacity: int) -> None:
     world = World(Runtime(a=1))
-    world.capacity = -1
+    world.capacity = capacity
     async with world.running():
         await trio.sleep(310)
     assert world.said.events == [("Warning", "InvalidDiskCapacity", "invalid capacity 0 on image filesystem")]
@@ -340,6 +347,19 @@ async def test_old_images_go_but_not_right_after_a_start(autojump_clock: Clock) 
     assert world.removed("age") == 1
 
 
+async def test_where_the_old_images_are_not_enough_others_go_for_space(autojump_clock: Clock) -> None:
+    world = World(Runtime(old=100, once=100, used=100), ImagePolicy(high=85, low=80, max_age=3600.0))
+    world.runtime.containers = [cri.Container(id=name, image_id=name) for name in ("used", "once")]
+    async with world.running():
+        await trio.sleep(3605)
+        world.runtime.containers.pop()
+        world.elsewhere = 650
+        await trio.sleep(300)
+    assert set(world.runtime.images) == {"used"}
+    assert (world.removed("age"), world.removed("space")) == (1, 1)
+    assert world.said.events == []
+
+
 async def test_an_image_is_old_when_it_has_not_been_used_for_so_long(autojump_clock: Clock) -> None:
     world = World(Runtime(a=1), ImagePolicy(high=100, low=80, max_age=3600.0))
     world.runtime.containers = [cri.Container(id="1", image_id="a")]
@@ -374,8 +394,11 @@ async def test_off_at_100_percent(autojump_clock: Clock) -> None:
 
 
 def test_sizes_as_the_kubelet_spells_them() -> None:
-    sizes = (1023, 1536, 64 * 1024**2, 1024**3 * 3 // 2, 1024**4)
-    assert [shown_size(size) for size in sizes] == ["1023 B", "1.5 KiB", "64.0 MiB", "1.5 GiB", "1.0 TiB"]
+    kib, mib, gib, tib = (1024**power for power in (1, 2, 3, 4))
+    sizes = (1023, kib, 1536, 1023 * kib, 64 * mib, 1023 * mib, gib * 3 // 2, 1023 * gib, 1000 * tib)
+    spelled = ["1023 B", "1.0 KiB", "1.5 KiB", "1023.0 KiB", "64.0 MiB", "1023.0 MiB"]
+    spelled += ["1.5 GiB", "1023.0 GiB", "1000.0 TiB"]
+    assert [shown_size(size) for size in sizes] == spelled
 
 
 def test_how_much_is_to_be_freed() -> None:
