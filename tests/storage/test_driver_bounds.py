@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -20,6 +21,7 @@ from trio_kubelet.plugins.doors import PluginError
 from trio_kubelet.plugins.proto import registration_pb2 as registration
 from trio_kubelet.plugins.registration import registrations
 from trio_kubelet.plugins.states import PluginInfo
+from trio_kubelet.podinfo.doors import ObjectError
 from trio_kubelet.storage.calls import GrpcCalls
 from trio_kubelet.storage.csi import messages
 from trio_kubelet.storage.csi.context import CSIContext
@@ -134,8 +136,8 @@ async def test_of_sockets_without_a_driver_nothing_is_kept() -> None:
 
 async def test_of_two_drivers_of_a_name_the_faster_one_stays(autojump_clock: MockClock) -> None:
     """The slower one took its place; when that went there was none, though the other was at work."""
-    calls, drivers = Calls(), CSIDrivers()
-    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=None, called=lambda *_: None)
+    calls, told, drivers = Calls(), Told(), CSIDrivers()
+    plugins = CSIPlugins(drivers=drivers, calls=calls, writer=told, called=lambda *_: None)
     slow, fast = plugin_of("d", "/slow"), plugin_of("d", "/fast")
     calls.late.add("/slow")
 
@@ -149,6 +151,7 @@ async def test_of_two_drivers_of_a_name_the_faster_one_stays(autojump_clock: Moc
         await trio.sleep(10)
         await plugins.register(fast)
     assert drivers.get("d", "").endpoint == "/fast"
+    assert told.installed == ["d"], "what the slower one says of the node is not written down"
     assert calls.kept == {"/fast"}
 
 
@@ -157,8 +160,10 @@ class Told:
 
     def __init__(self) -> None:
         self.drivers: list[str] = []
+        self.installed: list[str] = []
 
-    async def install(self, driver: str, info: NodeInfo) -> None: ...
+    async def install(self, driver: str, info: NodeInfo) -> None:
+        self.installed.append(driver)
 
     async def update(self, driver: str, info: NodeInfo) -> None:
         self.drivers.append(driver)
@@ -197,17 +202,57 @@ async def test_limits_are_told_while_another_driver_does_not_answer(autojump_clo
         nursery.cancel_scope.cancel()
 
 
-class Attachments(Objects):
-    """The attachment of every volume."""
+class Periods:
+    """What each driver wants; of others nothing is known."""
 
-    def __init__(self, error: v1.VolumeError | None, seconds: int | None = 10) -> None:
+    def __init__(self, **seconds: int | None) -> None:
+        self.seconds = seconds
+
+    async def driver(self, name: str) -> v1.CSIDriver | None:
+        if name not in self.seconds:
+            return None
+        spec = v1.CSIDriverSpec(node_allocatable_update_period_seconds=self.seconds[name])
+        return v1.CSIDriver(metadata=v1.ObjectMeta(name=name), spec=spec)
+
+
+async def test_each_limit_is_told_after_its_own_period(autojump_clock: MockClock) -> None:
+    told, drivers, wanted = Told(), CSIDrivers(), Periods(often=1, seldom=100, never=None, late=10)
+    for name in ("often", "seldom", "never", "unknown"):
+        drivers.put(CSIDriverClient(name, f"/{name}", Calls()))
+    limits = AttachLimits(
+        context=CSIContext("here", cast(StorageObjectsDoor, wanted)), drivers=drivers, writer=told
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limits.run)
+        await trio.sleep(150)
+        drivers.put(CSIDriverClient("late", "/late", Calls()))  # nobody is followed twice for it
+        await trio.sleep(155)
+        # Never more often than every ten seconds.
+        assert Counter(told.drivers) == {"often": 30, "seldom": 3, "late": 15}
+        wanted.seconds["never"] = 10
+        await trio.sleep(80)
+        assert "never" in told.drivers
+        nursery.cancel_scope.cancel()
+
+
+class Attachments(Objects):
+    """The attachment of every volume: none, one with this error, or one that cannot be read."""
+
+    def __init__(
+        self, error: v1.VolumeError | None = None, seconds: int | None = 10, *, found: bool | None = True
+    ) -> None:
         self.error = error
         self.seconds = seconds
+        self.found = found
 
     async def driver(self, name: str) -> v1.CSIDriver | None:
         return v1.CSIDriver(spec=v1.CSIDriverSpec(node_allocatable_update_period_seconds=self.seconds))
 
     async def attachment(self, name: str) -> v1.VolumeAttachment | None:
+        if self.found is None:
+            raise ObjectError("the API server is away")
+        if not self.found:
+            return None
         return v1.VolumeAttachment(status=v1.VolumeAttachmentStatus(attach_error=self.error))
 
 
@@ -219,7 +264,9 @@ class Attachments(Objects):
         (Attachments(v1.VolumeError(error_code=8), seconds=None), False, False),
         (Attachments(v1.VolumeError(error_code=13)), False, False),
         (Attachments(v1.VolumeError()), False, False),
-        (Attachments(None), False, False),
+        (Attachments(), False, False),
+        (Attachments(found=False), False, False),
+        (Attachments(found=None), False, False),
     ],
 )
 async def test_a_limit_is_told_anew_when_a_node_has_too_many_volumes(
@@ -233,6 +280,15 @@ async def test_a_limit_is_told_anew_when_a_node_has_too_many_volumes(
     spec = Spec(unique_name="n", name="pv", plugin=CSI, source=source, driver="d", ephemeral=ephemeral)
     assert await limits.exhausted(spec) is exhausted
     assert told.drivers == ["d"] * exhausted
+
+
+async def test_of_a_driver_that_is_not_there_no_limit_is_told() -> None:
+    told = Told()
+    context = CSIContext("here", cast(StorageObjectsDoor, Attachments(v1.VolumeError(error_code=8))))
+    source = v1.CSIPersistentVolumeSource(driver="d", volume_handle="h")
+    spec = Spec(unique_name="n", name="pv", plugin=CSI, source=source, driver="d")
+    assert await AttachLimits(context=context, drivers=CSIDrivers(), writer=told).exhausted(spec)
+    assert told.drivers == []
 
 
 async def test_nothing_is_told_of_a_driver_that_went_while_it_was_asked(autojump_clock: MockClock) -> None:

@@ -46,7 +46,8 @@ class Cluster:
         self.written: list[str] = []
 
     async def install(self, driver: str, info: NodeInfo) -> None:
-        self.written.append(driver)
+        if driver not in self.written:
+            self.written.append(driver)
 
     async def update(self, driver: str, info: NodeInfo) -> None: ...
 
@@ -55,11 +56,17 @@ class Cluster:
 
 
 class Refused(Cluster):
-    """An API server that does not like what a driver says."""
+    """An API server that does not like what a driver says, but for the first `liked` times."""
+
+    def __init__(self, liked: int = 0) -> None:
+        super().__init__()
+        self.liked = liked
 
     async def install(self, driver: str, info: NodeInfo) -> None:
         await super().install(driver, info)
-        raise PluginError("too long")
+        self.liked -= 1
+        if self.liked < 0:
+            raise PluginError("too long")
 
 
 def plugins_of(writer: NodeInfoWriter | None = None) -> CSIPlugins:
@@ -77,6 +84,7 @@ def plugin_of(*versions: str, endpoint: str = ENDPOINT) -> PluginInfo:
         (["0.3.0", "v1.2", "2.0.0"], (1, 2)),
         (["1.10.0", "1.9.9"], (1, 10, 0)),
         (["1.0", "1.0.0"], (1, 0, 0)),
+        (["1.0.0", "1.0"], (1, 0)),  # of equal ones the last
         (["1.4.0-rc1+x", "nonsense"], (1, 4, 0)),
     ],
 )
@@ -95,6 +103,7 @@ def test_the_newest_version_that_is_understood(versions: list[str], newest: tupl
             f'{NONE} ([01.0]) reported: illegal zero-prefixed version component "01" in "01.0"',
         ),
         (["0.3.0"], "highest supported version reported is 0.3.0, must be v1.x"),
+        (["0.0", "0.0.0"], "highest supported version reported is 0.0.0, must be v1.x"),
     ],
 )
 def test_a_driver_without_such_a_version_is_told_why(versions: list[str], why: str) -> None:
@@ -108,7 +117,9 @@ def test_a_driver_without_such_a_version_is_told_why(versions: list[str], why: s
     )
 
 
-@pytest.mark.parametrize(("version", "taken"), [("1.0.0", False), ("1.2", False), ("1.2.1", True)])
+@pytest.mark.parametrize(
+    ("version", "taken"), [("1.0.0", False), ("1.2", False), ("1.2.0.0", False), ("1.2.1", True)]
+)
 async def test_only_a_newer_driver_takes_the_place_of_one_that_is_registered(
     version: str, taken: bool
 ) -> None:
@@ -128,6 +139,18 @@ async def test_nothing_stays_written_of_a_driver_that_could_not_be_written_down_
     with pytest.raises(PluginError, match="too long"):
         await plugins_of(writer).register(plugin_of("1.0.0"))
     assert writer.written == []
+
+
+async def test_a_driver_at_work_stays_written_down_when_a_newer_one_is_refused() -> None:
+    drivers, writer = CSIDrivers(), Refused(liked=1)
+    plugins = CSIPlugins(drivers=drivers, calls=Calls(), writer=writer, called=lambda *_: None)
+    await plugins.register(plugin_of("1.0.0"))
+    newer = plugin_of("1.1.0", endpoint="/new.sock")
+    with pytest.raises(PluginError, match="too long"):
+        await plugins.register(newer)
+    await plugins.deregister(newer)
+    assert drivers.get(DRIVER).endpoint == ENDPOINT
+    assert writer.written == [DRIVER]
 
 
 def test_a_driver_has_to_name_a_version() -> None:
@@ -155,7 +178,7 @@ async def test_a_driver_that_came_back_at_another_socket_stays_when_the_first_on
     await plugins.deregister(plugin_of("1.0.0"))
     assert drivers.has("/new.sock")
     assert not drivers.has(ENDPOINT)
-    assert DRIVER in writer.written
+    assert writer.written == [DRIVER]
     assert calls.forgotten == [ENDPOINT]
 
 
@@ -164,7 +187,9 @@ async def test_a_driver_that_does_not_say_who_the_node_is_is_refused() -> None:
     plugins = CSIPlugins(drivers=drivers, calls=calls, writer=writer, called=lambda *_: None)
     with pytest.raises(PluginError, match="no node"):
         await plugins.register(plugin_of("1.0.0"))
-    assert (drivers.names(), writer.written, calls.forgotten) == ([], [], [ENDPOINT])
+    await plugins.deregister(plugin_of("1.0.0"))  # it goes without having been taken
+    assert (drivers.names(), writer.written) == ([], [])
+    assert set(calls.forgotten) == {ENDPOINT}
     calls.broken = False
     await plugins.register(plugin_of("1.0.0"))
     assert drivers.names() == [DRIVER]
