@@ -237,6 +237,12 @@ def test_nothing_is_gone_long_before_the_next_look(left: int, taken: int, elapse
     assert pause <= max(CALM, left / (cpus * 4 * GIB))
 
 
+def test_what_is_over_its_threshold_is_looked_at_as_always_however_fast_it_grows() -> None:
+    threshold = Threshold("memory.available", "1Gi")
+    assert pause_before_next([threshold], memory(GIB), memory(2 * GIB), 0.01, 1) == CALM
+    assert pause_before_next([threshold], memory(12 * GIB), memory(13 * GIB), 0.0, 1) == 2.75
+
+
 def test_a_node_without_thresholds_is_looked_at_now_and_then() -> None:
     assert pause_before_next([], memory(5), {}, 1.0, 1) == REST
 

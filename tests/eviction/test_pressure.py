@@ -17,6 +17,7 @@ from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.eviction import signals as eviction_signals
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
@@ -33,7 +34,7 @@ from trio_kubelet.eviction.thresholds import (
 )
 from trio_kubelet.machine.cgroup_reader import CgroupReader, cgroup_reader
 from trio_kubelet.machine.node_reader import are_apart
-from trio_kubelet.machine.values import CgroupUse
+from trio_kubelet.machine.values import CgroupUse, Processes
 from trio_kubelet.sim.door import sim_services
 from trio_kubelet.sim.faults import Fault, Kind
 from trio_kubelet.sim.runtime import SimRuntime
@@ -212,6 +213,7 @@ class Cgroups(CgroupReader):
     ("pods", "expected"),
     [
         (None, None),
+        (CgroupUse(at_ns=2, memory=500, working_set=400, memory_limit=0), None),
         (CgroupUse(at_ns=2, memory=500, working_set=400), None),  # without a limit it is the machine's memory
         (CgroupUse(at_ns=2, memory_limit=800), None),
         (
@@ -226,6 +228,24 @@ def test_memory_of_the_machine_and_of_its_pods(pods: CgroupUse | None, expected:
     signals = read_signals(places, Cgroups(pods), SystemClock())
     assert signals["memory.available"] == Signal(300, 1000, 1, 300, 200)
     assert signals.get("allocatableMemory.available") == expected
+
+
+def test_no_less_than_nothing_is_left_of_the_machines_memory() -> None:
+    """A machine may be told smaller than it is."""
+    places = SignalPlaces(memory=600, root_dir="/", pods_cgroup="/kubepods")
+    signals = read_signals(places, Cgroups(None), SystemClock())
+    assert signals["memory.available"] == Signal(0, 600, 1, 300, 200)
+
+
+@pytest.mark.parametrize("tasks", [Processes(1, None, 5), Processes(1, 100, None)])
+def test_where_nobody_tells_of_the_machines_processes_the_rest_is_seen(
+    tasks: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eviction_signals, "processes_of_machine", lambda clock: tasks)
+    places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
+    found = read_signals(places, Cgroups(None), SystemClock())
+    assert "pid.available" not in found
+    assert {"memory.available", "nodefs.available"} <= set(found)
 
 
 @pytest.mark.parametrize("machine", [None, CgroupUse(at_ns=1)])
@@ -294,6 +314,10 @@ async def test_an_image_filesystem_without_a_size_is_told_now_and_then(autojump_
         world.signals = memory(500) | {"imagefs.available": Signal(1, 2)}
         await trio.sleep(900)
         assert len(world.said.events) == 3
+        assert world.monitor.image_filesystem() == (2, 1)
+        world.signals = memory(500)
+        await world.monitor.look()
+        assert world.monitor.image_filesystem() is None
         nursery.cancel_scope.cancel()
 
 
@@ -372,3 +396,4 @@ async def test_a_runtime_that_hangs_costs_few_looks(autojump_clock: Clock) -> No
             await trio.sleep(0.25)
         nursery.cancel_scope.cancel()
     assert looks > 180
+    assert world.said.events == [], "what is not known to be there is not said to be empty"
