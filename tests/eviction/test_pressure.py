@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from trio_kubelet.cgroups.files import find_hierarchies
 from trio_kubelet.common.clock import NANOSECONDS, SystemClock, TrioClock
 from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.config.types import KubeletConfiguration
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction import signals as eviction_signals
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
 from trio_kubelet.eviction.pressure import Pressure, observe
@@ -267,7 +269,7 @@ class World:
         self.service = SimService(SimRuntime(), TrioClock(1_700_000_000 * NANOSECONDS))
         places = SignalPlaces(memory=1000, root_dir="/", pods_cgroup="/kubepods")
         settings = PressureSettings(places=places, thresholds=(MEMORY,), transition_period=60.0)
-        self.monitor = PressureMonitor(settings, sim_services(self.service).images, self._read, self.said)
+        self.monitor = PressureMonitor(settings, sim_services(self.service).images, self.read, self.said)
         self.monitor.changed.listen(self._count)
 
     async def look_for_ever(self) -> None:
@@ -275,7 +277,7 @@ class World:
             await trio.sleep(10)
             await self.monitor.look()
 
-    def _read(self, places: SignalPlaces) -> dict[str, Signal]:
+    def read(self, places: SignalPlaces) -> dict[str, Signal]:
         self.places.append(places)
         return self.signals
 
@@ -321,8 +323,35 @@ async def test_an_image_filesystem_without_a_size_is_told_now_and_then(autojump_
         nursery.cancel_scope.cancel()
 
 
+class Images:
+    """Says where images and containers are."""
+
+    def __init__(self) -> None:
+        self.answer = cri.ImageFsInfoResponse()
+
+    async def image_fs_info(self) -> cri.ImageFsInfoResponse:
+        await trio.lowlevel.checkpoint()
+        return self.answer
+
+
+async def test_where_images_are_is_what_the_runtime_last_said(autojump_clock: Clock) -> None:
+    """One that names no filesystem for containers has them with the images."""
+    world, images = World(), Images()
+    door: Any = images
+    monitor = PressureMonitor(world.monitor.settings, door, world.read, world.said)
+    await monitor.look()
+    assert (world.places[-1].image_fs, world.places[-1].container_fs) == ("", "")
+    where = cri.FilesystemUsage(fs_id=cri.FilesystemIdentifier(mountpoint="/"))
+    for images.answer in (cri.ImageFsInfoResponse(image_filesystems=[where]), cri.ImageFsInfoResponse()):
+        await trio.sleep(60)
+        await monitor.look()
+        assert (world.places[-1].image_fs, world.places[-1].container_fs) == ("/", "/")
+
+
 class Full:
     """A lane without a thread: the process table is full, or its threads hang."""
+
+    left_behind = 0
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -334,7 +363,10 @@ class Full:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), WorkHangs("pressure: hangs")])
 async def test_it_is_looked_even_without_a_thread(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+    autojump_clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
 ) -> None:
     world = World()
     async with trio.open_nursery() as nursery:
@@ -343,6 +375,8 @@ async def test_it_is_looked_even_without_a_thread(
         monkeypatch.setattr("trio_kubelet.eviction.monitor.PRESSURE", Full(error))
         world.signals = memory(1)
         seen = await world.monitor.look()
+        await world.monitor.look()
+        assert capfd.readouterr().err.count(str(error)) == 1, "what hinders is told once"
         nursery.cancel_scope.cancel()
     assert seen.met == (MEMORY,)
     assert world.monitor.conditions == {"MemoryPressure"}

@@ -226,6 +226,35 @@ def test_the_story_names_who_stands_around_the_victim() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("signal", "told"),
+    [
+        ("memory.available", "uses {}Gi, {} its request of 8Gi, priority 0"),
+        ("nodefs.available", "uses {}Gi, {} its request of 8Gi, priority 0"),
+        ("pid.available", "uses {}, priority 0"),
+    ],
+)
+def test_the_story_names_the_victims_request_and_those_that_come_next(signal: str, told: str) -> None:
+    unit = 1 if signal == "pid.available" else 1 << 30
+    pods, stats = [], {}
+    for use in range(4, 10):
+        pod = of(f"p{use}")
+        requests = {"memory": "8Gi", "ephemeral-storage": "8Gi"}
+        pod.spec.containers = [v1.Container(name="c", resources=v1.ResourceRequirements(requests=requests))]
+        pods.append(pod)
+        stats[f"p{use}"] = pod_stats(f"p{use}", figures(signal, use * unit))
+    chosen = victim((Threshold(signal, "10", 90.0),), {signal: Signal(5, 100)}, Layout.ONE, pods, stats, 30)
+    assert chosen is not None
+
+    def shown(use: int) -> str:
+        return told.format(use, "more than" if use > 8 else "within")
+
+    after = ", ".join(f"d/p{use} ({shown(use)})" for use in (8, 7, 6))
+    assert chosen.why == (
+        f"{signal} is 5 of 100, less than 10 for 90 s; number 1 of 6 to go: {shown(9)}; next: {after}"
+    )
+
+
 def test_what_is_reclaimed_first() -> None:
     assert reclaims("memory.available", Layout.ONE) == ()
     assert [each.value for each in reclaims("nodefs.available", Layout.ONE)] == [
