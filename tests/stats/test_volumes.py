@@ -62,6 +62,7 @@ def test_a_pods_own_volumes_are_measured_local_ones_first() -> None:
         ("memory", False),
     ]
     assert found[0].path == "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~empty-dir/scratch"
+    assert measured_volumes(v1.Pod(spec=v1.PodSpec(containers=[])), "/var/lib/kubelet") == []
 
 
 async def test_each_pod_is_measured_once_a_period(
@@ -116,6 +117,19 @@ async def test_a_volume_that_cannot_be_walked_counts_with_all_of_its_filesystem(
         assert use.used == (statvfs.f_blocks - statvfs.f_bfree) * statvfs.f_frsize
         assert use.inodes_used == statvfs.f_files - statvfs.f_ffree
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("most", [volumes.MOST_FILES, 3])
+async def test_a_volume_that_goes_while_it_is_measured_is_left_out(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(volumes, "MOST_FILES", most)
+    monkeypatch.setattr(volumes, "LARGE", 2)
+    monkeypatch.setattr(volumes, "filesystem_of", lambda path, clock: None)
+    scratch_of(tmp_path).joinpath("1/2/3/4/5").mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
+    await meter.measure_all()
+    assert meter.of("u-1") == ()
 
 
 class SlowDisk:
@@ -231,16 +245,25 @@ async def test_a_period_of_nothing_measures_nothing(
     with trio.fail_after(1):
         await meter.run()
     assert meter.of("u-1") is None
+    await meter.measure_all()  # but for who asks
+    assert [each.name for each in meter.of("u-1") or ()] == ["scratch"]
 
 
 async def test_all_volumes_can_be_measured_at_once(
     autojump_clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:
-    """Somebody is to be judged by them: those whose turn is far off, and those that are new."""
+    """Somebody is to be judged by them: those whose turn is far off, and those that are new. Drivers and
+    servers are waited for, too.
+    """
+
+    async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
+        await trio.sleep(5)
+        return [USE]
+
     pods = [pod("u-1")]
     for uid in ("u-1", "u-2"):
         scratch_of(tmp_path, uid).mkdir(parents=True)
-    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60)
+    meter = VolumeMeter(lambda: pods, str(tmp_path), TrioClock(0), 60, others=others)
     async with trio.open_nursery() as nursery:
         await nursery.start(meter.run)
         await trio.sleep(3)
@@ -248,10 +271,11 @@ async def test_all_volumes_can_be_measured_at_once(
         pods.append(pod("u-2"))
         (scratch_of(tmp_path) / "data").write_bytes(bytes(100_000))
         await meter.measure_all()
-        [after] = meter.of("u-1") or ()
+        after, of_others = meter.of("u-1") or ()
+        assert of_others == USE
         assert after.used >= before.used + 100_000
         assert after.at_ns > before.at_ns
-        assert [each.name for each in meter.of("u-2") or ()] == ["scratch"]
+        assert [each.name for each in meter.of("u-2") or ()] == ["scratch", "v"]
         nursery.cancel_scope.cancel()
 
 
@@ -358,7 +382,10 @@ async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
 
     async def others(pod: v1.Pod, took: Callable[[str, float], None]) -> list[VolumeUse]:
         health = {"sick": True, "well": False, "silent": None}
-        return [msgspec.structs.replace(USE, claim=key, abnormal=said) for key, said in health.items()]
+        return [
+            *(msgspec.structs.replace(USE, claim=key, abnormal=said) for key, said in health.items()),
+            USE,  # of no claim
+        ]
 
     meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60.0, others=others)
     registry.register(ClaimStats(meter))
@@ -374,3 +401,4 @@ async def test_what_a_driver_says_of_a_claims_health_is_a_metric(
         for claim in ("sick", "well", "silent")
     }
     assert found == {"sick": 1.0, "well": 0.0, "silent": None}
+    assert meter.claims().keys() == {("ns", claim) for claim in found}
