@@ -21,7 +21,7 @@ from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.eviction import signals as eviction_signals
 from trio_kubelet.eviction.monitor import PressureMonitor, PressureSettings
-from trio_kubelet.eviction.pressure import Pressure, observe
+from trio_kubelet.eviction.pressure import Pressure, observe, to_act_on
 from trio_kubelet.eviction.signals import SignalPlaces, read_signals
 from trio_kubelet.eviction.thresholds import (
     CALM,
@@ -135,6 +135,14 @@ def test_what_was_met_is_over_when_enough_is_reclaimed() -> None:
     state = observe([threshold], memory(150), state, 0.5, 2.0)
     assert (state.conditions, state.met) == (frozenset(), ())
     assert not observe([threshold], memory(149), state, 0.5, 3.0).conditions
+
+
+def test_memory_is_acted_on_before_disks_and_processes() -> None:
+    """Whatever comes first in the configuration."""
+    names = ("pid.available", "memory.available", "nodefs.inodesFree", "allocatableMemory.available")
+    signals = {name: Signal(1, 1000) for name in names}
+    seen = observe([Threshold(name, "100") for name in names], signals, Pressure(), PERIOD, 0.0)
+    assert [each.signal for each in to_act_on(seen, Pressure())] == [names[1], names[3], names[0], names[2]]
 
 
 def test_a_minimum_reclaim_may_be_all_there_is() -> None:
