@@ -277,6 +277,9 @@ async def test_all_volumes_can_be_measured_at_once(
         assert after.at_ns > before.at_ns
         assert [each.name for each in meter.of("u-2") or ()] == ["scratch", "v"]
         nursery.cancel_scope.cancel()
+    pods.append(pod("u-3"))
+    await meter.measure_all()  # while it is not running
+    assert [each.name for each in meter.of("u-3") or ()] == ["v"]
 
 
 async def test_a_walk_goes_on_when_who_asked_for_it_waits_no_longer(
