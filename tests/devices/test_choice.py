@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trio_kubelet.api import v1
 from trio_kubelet.devices.choice import (
     Free,
+    PreferredAllocation,
     choose,
     container_requests,
     device_hints,
@@ -54,6 +55,29 @@ def test_a_choice_is_as_many_as_asked_for_of_what_is_free_the_nearest_first(
         assert asked.must_include <= asked.available
         assert asked.must_include <= set(picked), "what the plugin is told it must include is given"
         assert wanted <= len(asked.available)
+
+
+def test_a_device_is_near_if_any_of_its_nodes_was_agreed_on() -> None:
+    """Where nothing was agreed on, or no device says where it is, none is nearer than others."""
+    places = {"zero": (0,), "one": (1,), "both": (0, 1), "nowhere": ()}
+    devices = {id: Device(id, nodes=nodes) for id, nodes in places.items()}
+    every = frozenset(devices)
+    near_zero = sort_free(devices, every - {"zero"}, Hint(0b01, True))
+    assert near_zero == Free(frozenset({"both"}), frozenset({"one"}), frozenset({"nowhere"}))
+    for affinity in (None, Hint(None, True)):
+        assert sort_free(devices, every, affinity) == Free(frozenset(), frozenset(), every)
+
+
+def test_the_plugin_is_asked_only_where_it_has_a_choice() -> None:
+    """What is settled without it, it is told to include."""
+    near, all_of_them = frozenset("abc"), frozenset("abcde")
+    free = Free(near, frozenset("d"), frozenset("e"))
+    assert question(2, (), free) == PreferredAllocation(near, frozenset())
+    assert question(2, ("r",), free) == PreferredAllocation(near | {"r"}, frozenset("r"))
+    assert question(4, (), free) == PreferredAllocation(all_of_them, near)
+    assert question(5, ("r",), free) == PreferredAllocation(all_of_them | {"r"}, near | {"r"})
+    for wanted, reusable in ((3, ()), (1, ("r",)), (4, ("r",)), (6, ())):
+        assert question(wanted, reusable, free) is None
 
 
 def test_what_the_plugin_prefers_counts_among_the_near_ones() -> None:
