@@ -83,6 +83,7 @@ def test_the_plugin_is_asked_only_where_it_has_a_choice() -> None:
 def test_what_the_plugin_prefers_counts_among_the_near_ones() -> None:
     free = Free(frozenset({"a", "b", "c"}), frozenset({"d"}), frozenset())
     assert choose(2, (), free, ("c", "d")) == ("c", "a")
+    assert choose(3, ("r",), free, ("c",)) == ("r", "c", "a")
     assert choose(4, (), free, ()) == ("a", "b", "c", "d")
     assert choose(5, (), free) is None
 
@@ -100,6 +101,7 @@ def test_what_a_claim_gives_is_asked_of_no_plugin_with_the_gate() -> None:
 def test_devices_are_counted_as_people_do() -> None:
     assert in_order(["dev-10", "dev-9", "a", "dev-١"]) == ["a", "dev-١", "dev-9", "dev-10"]
     assert in_order(["10", "7", "0", "9", "07", "a9", "00"]) == ["0", "00", "07", "7", "9", "10", "a9"]
+    assert in_order(["b1", "aa1"]) == ["aa1", "b1"]
     nines, more = "9" * 5000, "1" + "0" * 5000
     assert in_order([more, nines, "8"]) == ["8", nines, more], "Python reads no such number"
 

@@ -223,3 +223,21 @@ async def test_what_an_init_container_had_is_for_those_after_it(
                 await node.manager.allocate(pod, main, None)
     of_main = node.manager.of_container("uid-one", "main")
     assert [each.devices for each in of_main.values()] == ([{"a"}] if restart is None else [])
+
+
+async def test_what_an_init_container_had_goes_to_one_of_those_after_it(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("a"), Device("b"))
+    pod, main = wants("one", 1)
+    first, second, third = (msgspec.structs.replace(main, name=name) for name in ("1st", "2nd", "3rd"))
+    pod.spec.init_containers, pod.spec.containers = [first], [main, second, third]
+    node.pods.append(pod)
+    async with writing(node):
+        for container in (first, main, second):
+            await node.manager.allocate(pod, container, None)
+        with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
+            await node.manager.allocate(pod, third, None)
+    had = [node.manager.of_container("uid-one", name)[RESOURCE].devices for name in ("1st", "main", "2nd")]
+    assert had == [{"a"}, {"a"}, {"b"}]
