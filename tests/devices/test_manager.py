@@ -231,13 +231,16 @@ async def test_what_an_init_container_had_goes_to_one_of_those_after_it(
     node = Node(tmp_path)
     await plug(node, Device("a"), Device("b"))
     pod, main = wants("one", 1)
-    first, second, third = (msgspec.structs.replace(main, name=name) for name in ("1st", "2nd", "3rd"))
-    pod.spec.init_containers, pod.spec.containers = [first], [main, second, third]
+    before, first, second, third = (
+        msgspec.structs.replace(main, name=name) for name in ("0th", "1st", "2nd", "3rd")
+    )
+    pod.spec.init_containers, pod.spec.containers = [before, first], [main, second, third]
     node.pods.append(pod)
     async with writing(node):
-        for container in (first, main, second):
+        for container in (before, first, main, second):
             await node.manager.allocate(pod, container, None)
         with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
             await node.manager.allocate(pod, third, None)
-    had = [node.manager.of_container("uid-one", name)[RESOURCE].devices for name in ("1st", "main", "2nd")]
-    assert had == [{"a"}, {"a"}, {"b"}]
+    names = ("0th", "1st", "main", "2nd")
+    had = [node.manager.of_container("uid-one", name)[RESOURCE].devices for name in names]
+    assert had == [{"a"}, {"a"}, {"a"}, {"b"}]
