@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
 from trio_kubelet.common.cpusets import parse_cpus
 from trio_kubelet.cri.errors import DeadlineExceeded, Unavailable
+from trio_kubelet.placement import manager_file
 from trio_kubelet.placement.checkpoint import FILE_NAME, decode, encode
 from trio_kubelet.placement.cpu_manager import CPUManager
 from trio_kubelet.placement.cpu_policy import CPUPolicy
@@ -287,6 +288,34 @@ async def test_without_room_for_its_file_it_starts_and_writes_later(
         (tmp_path / FILE_NAME).unlink()
         await trio.sleep(11)
         assert not (tmp_path / FILE_NAME).exists(), "written once"
+
+
+class SlowDisk:
+    """A lane whose work begins when that is let."""
+
+    def __init__(self) -> None:
+        self.may_go = trio.Event()
+
+    async def run(self, work: Callable[..., None], *args: object) -> None:
+        await self.may_go.wait()
+        work(*args)
+
+
+async def test_what_was_given_to_who_was_cancelled_before_its_turn_is_written_all_the_same(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, disk, wants = Node(), SlowDisk(), container("main", "2")
+    node.pods = [pod(wants, uid="u1"), pod(wants, uid="u2")]
+    async with running_manager(node, tmp_path) as cpus, trio.open_nursery() as nursery:
+        monkeypatch.setattr(manager_file, "NODE_FILES", disk)
+        nursery.start_soon(cpus.allocate, node.pods[0], wants, None)
+        await trio.sleep(1)
+        with trio.move_on_after(1):
+            await cpus.allocate(node.pods[1], wants, None)
+        disk.may_go.set()
+        await trio.sleep(11)
+        state = decode((tmp_path / FILE_NAME).read_bytes(), "static")
+        assert state.assigned.keys() == {"u1", "u2"}
 
 
 async def test_whole_cores_that_a_container_has_are_not_missing_to_it(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ class PlacementManager(ABC, Generic[S, R]):
         self._unwritten = False
         try:
             await self._file.write(self._encode)
-        except OSError:
+        except BaseException:  # cancelled before its turn, too
             self._unwritten = True
             raise
 
