@@ -187,9 +187,9 @@ async def test_a_driver_that_does_not_say_who_the_node_is_is_refused() -> None:
     plugins = CSIPlugins(drivers=drivers, calls=calls, writer=writer, called=lambda *_: None)
     with pytest.raises(PluginError, match="no node"):
         await plugins.register(plugin_of("1.0.0"))
+    assert (drivers.names(), writer.written, calls.forgotten) == ([], [], [ENDPOINT])
     await plugins.deregister(plugin_of("1.0.0"))  # it goes without having been taken
-    assert (drivers.names(), writer.written) == ([], [])
-    assert set(calls.forgotten) == {ENDPOINT}
+    assert (drivers.names(), writer.written, set(calls.forgotten)) == ([], [], {ENDPOINT})
     calls.broken = False
     await plugins.register(plugin_of("1.0.0"))
     assert drivers.names() == [DRIVER]
