@@ -12,25 +12,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.slow_library import numbers_with_library
+from tests.slow_library import TURNS, numbers_with_library
 from trio_kubelet.common import processes
 from trio_kubelet.common.processes import Program, start_process
 
 SLOW_KERNEL = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <poll.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <unistd.h>
-static void wait_for_the_loop(void)
-{
-    struct pollfd may_go = {.fd = 200, .events = POLLIN};
-    if (poll(&may_go, 1, 20000) != 1) {
-        fputs("the loop waits for the kernel\\n", stderr);
-        _exit(1);
-    }
-}
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                 const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
@@ -46,25 +33,19 @@ pid_t vfork(void)
 }
 """
 LOOP = """
-import os
 import trio
 from trio_kubelet.common.programs import run_to_end
-go, going = os.pipe()
-os.dup2(go, 200)
-turns = 0
 async def count():
-    global turns
     while True:
         await trio.sleep(0.001)
-        turns += 1
-        if turns == 100:
-            os.write(going, b"!")
+        turn()
 async def main():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
         code, _ = await run_to_end(["true"], 30)
         print(code, turns)
         nursery.cancel_scope.cancel()
+hold()
 trio.run(main)
 """
 
@@ -73,7 +54,7 @@ def test_while_the_kernel_lets_no_program_begin_the_loop_goes_on(tmp_path: Path)
     """The kernel lets it only after so many turns of the loop."""
     code, turns = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
     assert code == 0
-    assert turns >= 100
+    assert turns >= TURNS
 
 
 def state(pid: int) -> list[str]:

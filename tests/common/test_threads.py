@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from outcome import Error, Outcome, Value
 
-from tests.slow_library import numbers_with_library
+from tests.slow_library import TURNS, numbers_with_library
 from trio_kubelet.common.threads import THREADS, Threads, start_thread
 
 LONG = 10.0
@@ -115,38 +115,27 @@ def test_a_thread_that_takes_long_to_start_holds_up_nobody() -> None:
 
 
 SLOW_KERNEL = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <unistd.h>
 static int begun;
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
     int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-    struct pollfd may_go = {.fd = 200, .events = POLLIN};
     real = dlsym(RTLD_NEXT, "pthread_create");
-    if (begun++ && poll(&may_go, 1, 20000) != 1) { /* the first is the one that starts the others */
-        fputs("the loop waits for the kernel\\n", stderr);
-        _exit(1);
-    }
+    if (begun++) /* the first is the one that starts the others */
+        wait_for_the_loop();
     return real(thread, attr, run, arg);
 }
 """
 LOOP = """
-import os, time
+import time
 from queue import SimpleQueue
 from trio_kubelet.common.threads import Threads
-go, going = os.pipe()
-os.dup2(go, 200)
-done, threads, turns = SimpleQueue(), Threads(), 0
+done, threads = SimpleQueue(), Threads()
+hold()
 threads.start_soon(lambda: 1, done.put)
 while done.empty():
     time.sleep(0.001)
-    turns += 1
-    if turns == 100:
-        os.write(going, b"!")
+    turn()
 print(turns)
 """
 
@@ -154,7 +143,7 @@ print(turns)
 def test_while_the_kernel_lets_no_thread_begin_the_loop_goes_on(tmp_path: Path) -> None:
     """The kernel lets it only after so many turns of the loop."""
     (turns,) = numbers_with_library(tmp_path, SLOW_KERNEL, LOOP)
-    assert turns >= 100
+    assert turns >= TURNS
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
