@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -66,13 +67,10 @@ def _unfit(error: Exception, command: str, socket_path: str) -> str:
     where they are shown, and only an agent of another version has others.
     """
     why = f"there is no field {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    place = "" if at is None else f" ({os.path.basename(at.tb_frame.f_code.co_filename)}:{at.tb_lineno})"
+    *_, at = traceback.extract_tb(error.__traceback__)
     return (
-        f"{socket_path}: the agent's answer is not what `{command}` of this version expects: {why}{place}; "
-        "is the agent of another version?"
+        f"{socket_path}: the agent's answer is not what `{command}` of this version expects: {why} "
+        f"({os.path.basename(at.filename)}:{at.lineno}); is the agent of another version?"
     )
 
 
