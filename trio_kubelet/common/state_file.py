@@ -17,6 +17,7 @@ from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.small_files import read_small, replace_small
+from trio_kubelet.common.trouble import Trouble
 
 log = get_logger(__name__)
 
@@ -59,7 +60,7 @@ class StateFile(Generic[T]):
         """Writes after each change until cancelled; changes made meanwhile are written together. After a
         failure, which is said once, it is tried again.
         """
-        trouble = ""
+        trouble = Trouble()
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -67,13 +68,12 @@ class StateFile(Generic[T]):
             try:
                 await NODE_FILES.run(self._write, state)
             except OSError as exc:
-                if (why := error_words(exc)) != trouble:
+                if trouble.is_new(why := error_words(exc)):
                     log.error("Failed to write checkpoint file", path=self.path, err=why)
-                trouble = why
                 await trio.sleep(RETRY_SECONDS)
                 self._changed.set()
                 continue
-            trouble = ""
+            trouble.over()
             self._written = wanted
             self._progress.set()
             self._progress = trio.Event()

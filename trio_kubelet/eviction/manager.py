@@ -19,6 +19,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.trouble import Trouble
 from trio_kubelet.eviction.decision import Reclaim, Victim, observed, over_their_limits, reclaims, victim
 from trio_kubelet.eviction.doors import Alarm, EvictionPodsDoor, ReclaimDoor, StatsDoor
 from trio_kubelet.eviction.limits import has_limits
@@ -98,7 +99,7 @@ class EvictionManager:
         self._limits_due = trio.current_time() + PERIOD
         self._act_due = -math.inf
         self._reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
-        self._obstacle = ""  # why nobody can be evicted for it, as was said
+        self._trouble = Trouble()  # why nobody can be evicted for it
 
     async def run(self) -> None:
         """Observes and evicts until cancelled."""
@@ -144,7 +145,7 @@ class EvictionManager:
         resource = resource_of(urgent.signal)
         self._act_due = trio.current_time() + PERIOD
         if urgent.signal != self._reclaimed_for:
-            self._obstacle = ""
+            self._trouble.over()
             log.info("Eviction manager: attempting to reclaim", resourceName=resource)
             self._events.record_node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
             if await self._reclaimed(seen):
@@ -180,11 +181,9 @@ class EvictionManager:
             log.info("Eviction manager: unable to evict any pods from the node")
         return chosen
 
-    def _tell_once(self, obstacle: str) -> None:
-        """Says what is in the way, unless that is what was in the way a second ago."""
-        if obstacle != self._obstacle:
-            self._obstacle = obstacle
-            log.error(f"Eviction manager: {obstacle}")
+    def _tell_once(self, why: str) -> None:
+        if self._trouble.is_new(why):
+            log.error(f"Eviction manager: {why}")
 
     def _are_fresh(
         self,

@@ -16,6 +16,7 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.programs import ProgramFailed, run_program
+from trio_kubelet.common.trouble import Trouble
 
 log = get_logger(__name__)
 
@@ -83,19 +84,19 @@ class UtilChains:
         if not self._program:
             log.info("No iptables support on this system; not creating the KUBE-IPTABLES-HINT chain")
             await trio.sleep_forever()
-        protocol, told = ("IPv6" if self._ipv6 else "IPv4"), ""
+        protocol, trouble = ("IPv6" if self._ipv6 else "IPv4"), Trouble()
         begun = False  # at the start canaries tell nothing: they outlive the rules of a table that is emptied
         while True:
             try:
                 if not (begun and await self._canaries_live()):
                     await self._put_in_place()
                     log.info("Initialized iptables rules.", protocol=protocol)
-                begun, told = True, ""
+                begun = True
+                trouble.over()
             except (ProgramFailed, OSError, trio.TooSlowError) as error:
                 text = "Failed to initialize iptables rules; some functionality may be missing."
-                if str(error) != told:
+                if trouble.is_new(str(error)):
                     log.info(text, protocol=protocol, err=error, said=getattr(error, "complaint", ""))
-                told = str(error)
             await trio.sleep(PERIOD)
 
     async def _canaries_live(self) -> bool:

@@ -9,6 +9,7 @@ import trio
 from trio_kubelet.common.go_words import os_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.trouble import Trouble
 from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.runtime.configs.dns import node_problem, parse_resolv_conf
 
@@ -28,13 +29,12 @@ class ResolvConfCheck:
 
     async def run(self) -> None:
         """Looks until cancelled."""
-        told = ""
+        trouble = Trouble()
         while True:
             problem = await self.problem()
-            if problem and problem != told:
+            if trouble.is_new(problem) and problem:
                 self._events.record_node("Warning", "CheckLimitsForResolvConf", problem)
                 log.v(4).info("Check limits for resolv.conf failed", eventlog=problem)
-            told = problem
             await trio.sleep(PERIOD)
 
     async def problem(self) -> str:

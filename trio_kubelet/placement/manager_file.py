@@ -11,6 +11,7 @@ from trio_kubelet.common.go_words import error_words, os_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import read_state, replace_state
+from trio_kubelet.common.trouble import Trouble
 from trio_kubelet.placement import checkpoint, memory_checkpoint
 from trio_kubelet.placement.doors import PlacementStateError
 
@@ -26,7 +27,7 @@ class ManagerFile:
         self.path = os.path.join(root_dir, name)
         self.manager = manager
         self._writing = trio.Lock()
-        self._trouble = ""  # why it cannot be written, as was said
+        self._trouble = Trouble()
 
     async def read(self) -> bytes | None:
         """Its content; None if there is none. Raises PlacementStateError."""
@@ -36,13 +37,12 @@ class ManagerFile:
         """`content`, as it is when its turn has come, is on disk afterwards. Raises OSError."""
         async with self._writing:
             await NODE_FILES.run(replace_state, self.path, content())
-        self._trouble = ""
+        self._trouble.over()
 
     def complain(self, error: OSError) -> None:
         """Says why it cannot be written, once."""
-        if (trouble := error_words(error)) != self._trouble:
-            log.error("Failed to save checkpoint", path=self.path, err=trouble)
-            self._trouble = trouble
+        if self._trouble.is_new(why := error_words(error)):
+            log.error("Failed to save checkpoint", path=self.path, err=why)
 
     async def keep_empty(self, empty: bytes, check: Callable[[bytes], object]) -> None:
         """Without a policy: the file says that nothing is given. Raises PlacementStateError when `check` does

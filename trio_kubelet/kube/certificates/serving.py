@@ -18,6 +18,7 @@ import trio
 from trio_kubelet.common.clock import Clock, sleep_with_others
 from trio_kubelet.common.lanes import CERTIFICATES
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.trouble import Trouble
 from trio_kubelet.kube.certificates.files import PairFiles, file_versions, held
 from trio_kubelet.kube.certificates.selfsigned_process import (
     DiskFull,
@@ -109,7 +110,7 @@ class ServingCertificate:
 
     async def run(self) -> None:
         """Follows changes of the files until cancelled."""
-        last_error = ""
+        trouble = Trouble()
         while True:
             await sleep_with_others(LOOK_PERIOD)
             try:
@@ -117,11 +118,10 @@ class ServingCertificate:
                 async with self._lock:
                     if self._files is not None:
                         await self._look(self._files)
-                last_error = ""
+                trouble.over()
             except OSError as exc:
-                if str(exc) != last_error:  # told once, not every few seconds
+                if trouble.is_new(str(exc)):
                     log.error("Cannot load the serving certificate, keeping the last one", err=exc)
-                last_error = str(exc)
 
     async def _make_self_signed(self) -> None:
         now_ns = self._clock.now_ns()

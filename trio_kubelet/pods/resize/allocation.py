@@ -25,6 +25,7 @@ from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import read_state, replace_state
+from trio_kubelet.common.trouble import Trouble
 from trio_kubelet.podinfo.amounts import amount
 from trio_kubelet.pods.resize.checkpoint import (
     ACTUATED,
@@ -180,7 +181,7 @@ class AllocationStore:
         failure, which is said once, it is tried again.
         """
         task_status.started()
-        trouble = ""
+        trouble = Trouble()
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -191,11 +192,10 @@ class AllocationStore:
                     if self._written.get(name) != content:
                         await NODE_FILES.run(replace_state, os.path.join(self._directory, name), content)
                         self._written[name] = content
-                trouble = ""
+                trouble.over()
             except OSError as exc:
-                if (why := error_words(exc)) != trouble:
+                if trouble.is_new(why := error_words(exc)):
                     log.error("Cannot write down what pods were granted", directory=self._directory, err=why)
-                trouble = why
                 await trio.sleep(10)
                 self._changed.set()
 
