@@ -1,27 +1,20 @@
-"""When probes are due, what to do then, and what an outcome means: pure functions.
+"""What to do when a probe is due, and what an outcome means: pure functions.
 
 The rules are those of the kubelet's prober worker (`pkg/kubelet/prober/worker.go`): initial values per
 kind, nothing but the startup probe before the container has started, thresholds over runs in a row, a
 hold after a verdict that ends the container.
-
-The kubelet starts each probe at a random point after a restart; five hundred of them still bunch
-(kubernetes/kubernetes 52154). Here the point follows from the container's id, nearly the same after every
-restart, moments are shared evenly, and a pace keeps any crowd of probes that fall due together apart.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import math
-from collections.abc import Mapping
 
 import msgspec
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.observed.probes import Outcome, ProbeKind, ProbeResult
-from trio_kubelet.probes.types import ProbedContainer, ProbeKey
+from trio_kubelet.probes.types import ProbedContainer
 
 RESTART_GRACE_NS = 10 * NANOSECONDS
 """A container that started this long before the agent is one that an earlier agent had started."""
@@ -140,61 +133,3 @@ def on_outcome(
         # The container will be restarted, or needs no further startup probe: rest until a new one.
         state = msgspec.structs.replace(state, on_hold=True, run=0)
     return state, result
-
-
-PACE_FACTOR = 2.0
-"""How much faster than the mean rate probes may be started when many are due at once."""
-TOGETHER = 14
-"""Probes that may be started at once before the pace counts."""
-GRID = 4  # moments in each second at which probes come again
-FEW = 3  # probes at one moment are no burst, however few there are
-LONGEST_GAP = 0.02  # seconds; below 25 probes a second nothing is held apart
-
-
-def phase(key: ProbeKey, container_id: str, period: float) -> float:
-    """Where in its period a probe runs, in [0, period): a hash of what it is about."""
-    text = f"{container_id}/{key.container}/{key.kind}".encode()
-    digest = hashlib.blake2b(text, digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64 * period
-
-
-def first_due(offset: float, period: float, now: float) -> float:
-    """The next moment ≥ `now` that lies at `offset` in a grid of `period`."""
-    return offset + math.ceil((now - offset) / period) * period
-
-
-def adopted_due(offset: float, period: float, now: float, taken: Mapping[float, int], rate: float) -> float:
-    """When a container that an earlier agent had started is probed first: about `offset` in a grid of
-    `period`, within that period.
-
-    Each moment gets its share of all, so that no 100 ms see three times the mean `rate` of probes a second;
-    left to chance, some of a few hundred would.
-    """
-    moment = math.ceil(first_due(offset, period, now) * GRID) / GRID
-    share = min(max(FEW, math.ceil(rate / GRID)), TOGETHER)
-    for quarters in range(math.floor(period * GRID)):
-        later = moment + quarters / GRID
-        found = later if later < now + period else later - period
-        if taken.get(found, 0) < share:
-            return found
-    return moment
-
-
-def next_due(due: float, period: float, now: float, taken: Mapping[float, int]) -> float:
-    """The moment after `due`; one that is already past is now, and later ones keep the period from there.
-
-    Probes that come again do so at quarters of a second, together with others: each moment at which one is
-    due by itself wakes the agent. Who would be one too many at a quarter that is `taken` by so many, and so
-    have to wait there, takes one of the next that has room, within a second. A period is whole seconds, so
-    this puts off the second run alone.
-    """
-    moment = max(math.ceil((due + period) * GRID) / GRID, now)
-    for quarters in range(GRID):
-        if taken.get(moment + quarters / GRID, 0) < TOGETHER:
-            return moment + quarters / GRID
-    return moment
-
-
-def gap(rate: float) -> float:
-    """Seconds between two starts, at a mean of `rate` probes a second."""
-    return min(LONGEST_GAP, 1 / (PACE_FACTOR * rate)) if rate > 0 else 0.0

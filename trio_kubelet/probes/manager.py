@@ -17,7 +17,6 @@ import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import is_sidecar
-from trio_kubelet.common.agenda import Agenda
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.doors import ExecResult, Repeat
@@ -32,20 +31,7 @@ from trio_kubelet.observed.probes import (
 )
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.restarts import field_path
-from trio_kubelet.probes.decision import (
-    GRID,
-    TOGETHER,
-    Action,
-    ProbeDecision,
-    ProbeState,
-    adopted_due,
-    first_due,
-    gap,
-    next_due,
-    on_due,
-    on_outcome,
-    phase,
-)
+from trio_kubelet.probes.decision import Action, ProbeDecision, ProbeState, on_due, on_outcome
 from trio_kubelet.probes.metrics import ProbeMetrics, ProbeSeries
 from trio_kubelet.probes.results import Results
 from trio_kubelet.probes.runners import (
@@ -57,6 +43,7 @@ from trio_kubelet.probes.runners import (
     run_probe,
     static_command,
 )
+from trio_kubelet.probes.timetable import GRID, TOGETHER, Timetable, first_due, phase
 from trio_kubelet.probes.types import ProbedContainer, ProbeKey, container_views, probe_of
 
 log = get_logger(__name__)
@@ -150,9 +137,7 @@ class ProbeManager:
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
         self._views: dict[str, Mapping[str, ProbedContainer]] = {}
         self._ended: set[str] = set()  # pods in a final phase
-        self._agenda = Agenda[_Worker]()
-        self._taken: dict[float, int] = {}  # how many are due, by moment
-        self._rate = 0.0
+        self._timetable = Timetable[_Worker]()
         self._fresh: dict[_Worker, float] = {}  # which wait for their answer, not long yet: since when
         # Which are to be run at once: since when, and how often that may be tried.
         self._again: list[tuple[_Worker, float, int]] = []
@@ -177,7 +162,7 @@ class ProbeManager:
                         key, pod, container, probe, series, trio.current_time()
                     )
                     self._by_pod.setdefault(key.pod_uid, {})[key] = worker
-                    self._rate += 1 / worker.period
+                    self._timetable.one_more(worker.period)
                     self._consider(worker)
 
     def stop_liveness_and_startup(self, pod: v1.Pod) -> None:
@@ -241,13 +226,12 @@ class ProbeManager:
             not_before = -math.inf
             while True:
                 now = await self._until_due(not_before)
-                step, not_before = gap(self._rate), -math.inf
+                step, not_before = self._timetable.gap, -math.inf
                 while self._again:
                     nursery.start_soon(self._run_probe, *self._again.pop())
                 while now >= not_before and self._room_at() <= now:
-                    if (worker := self._agenda.pop(now)) is None:
+                    if (worker := self._timetable.pop(now)) is None:
                         break
-                    self._give_back(worker.due)
                     if self._tick(worker, now):
                         self._fresh[worker] = now
                         nursery.start_soon(self._run_probe, worker, now)
@@ -273,7 +257,7 @@ class ProbeManager:
         """When a probe can be started next."""
         if self._again:
             return -math.inf
-        return max(self._agenda.first(), self._room_at())
+        return max(self._timetable.first(), self._room_at())
 
     def _room_at(self) -> float:
         """When one more may wait for its answer."""
@@ -318,7 +302,7 @@ class ProbeManager:
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
                 self._results.put(worker.key.kind, worker.key.pod_uid, container_id, result)
-        due = next_due(worker.due, worker.period, now, self._taken)
+        due = self._timetable.next_due(worker.due, worker.period, now)
         if not self._hand_over(worker, outcome, due):
             self._schedule(worker, due)
 
@@ -392,7 +376,7 @@ class ProbeManager:
             worker.busy = True
             return True
         else:
-            self._schedule(worker, next_due(worker.due, worker.period, now, self._taken))
+            self._schedule(worker, self._timetable.next_due(worker.due, worker.period, now))
         return False
 
     def _consider(self, worker: _Worker) -> None:
@@ -405,13 +389,13 @@ class ProbeManager:
         # Moments of statuses are whole seconds: one that began in the agent's first second may be its own.
         if is_new and 0 < view.started_at_ns < self._agent_started_ns // NANOSECONDS * NANOSECONDS:
             offset = phase(worker.key, view.container_id, worker.period)
-            due = adopted_due(offset, worker.period, now, self._taken, self._rate)
+            due = self._timetable.adopted_due(offset, worker.period, now)
         elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
             age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
             due = now + max(0.0, worker.probe.initial_delay_seconds - max(0.0, age))
             if worker.key.kind is not ProbeKind.READINESS:
                 turn = first_due(worker.added, worker.period, due)
-                worker.first_turn = next_due(turn - worker.period, worker.period, now, self._taken)
+                worker.first_turn = self._timetable.next_due(turn - worker.period, worker.period, now)
             if worker.key.kind is ProbeKind.LIVENESS:
                 due = worker.first_turn
         else:
@@ -428,21 +412,9 @@ class ProbeManager:
             and worker.due - trio.current_time() > worker.period / 2
         )
 
-    def _unschedule(self, worker: _Worker) -> None:
-        if (due := self._agenda.take_out(worker)) is not None:
-            self._give_back(due)
-
-    def _give_back(self, due: float) -> None:
-        """One less is due at that moment."""
-        self._taken[due] -= 1
-        if not self._taken[due]:
-            del self._taken[due]
-
     def _schedule(self, worker: _Worker, due: float) -> None:
-        self._unschedule(worker)
         worker.due = due
-        self._taken[due] = self._taken.get(due, 0) + 1
-        self._agenda.put(worker, due)
+        self._timetable.put(worker, due)
         if due < self._sleeps_until:
             self._wake.set()
 
@@ -453,12 +425,12 @@ class ProbeManager:
         del of_pod[worker.key]
         if not of_pod:
             del self._by_pod[worker.key.pod_uid]
-        self._unschedule(worker)
+        self._timetable.take_out(worker)
         worker.stopped = True
         if worker.repeat is not None:
             worker.repeat.stop()
             worker.repeat = None
-        self._rate -= 1 / worker.period
+        self._timetable.one_less(worker.period)
         if worker.state.container_id:
             self._results.drop(worker.key.kind, worker.state.container_id)
         worker.series.forget()

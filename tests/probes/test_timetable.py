@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.observed.probes import ProbeKind
-from trio_kubelet.probes.decision import (
+from trio_kubelet.probes.timetable import (
     FEW,
     GRID,
     LONGEST_GAP,
     TOGETHER,
+    Timetable,
     adopted_due,
     first_due,
     gap,
@@ -82,3 +85,17 @@ def test_many_probes_are_held_apart_few_are_not_delayed() -> None:
     assert gap(0) == 0
     assert gap(0.1) == LONGEST_GAP
     assert gap(50) == 0.01  # 500 probes of 10 s: at most 10 in 100 ms, twice the mean
+
+
+@pytest.mark.parametrize(
+    "free", [lambda table: table.pop(11.0), lambda table: table.take_out(0), lambda table: table.put(0, 20.0)]
+)
+def test_a_moment_that_is_full_has_room_again_once_one_of_it_was_taken_put_off_or_run(
+    free: Callable[[Timetable[int]], object],
+) -> None:
+    table = Timetable[int]()
+    for probe in range(TOGETHER):
+        table.put(probe, 11.0)
+    assert table.next_due(1.0, 10.0, now=1.0) == 11.0 + 1 / GRID
+    free(table)
+    assert table.next_due(1.0, 10.0, now=1.0) == 11.0
