@@ -91,7 +91,7 @@ async def test_deaths_are_heard_of_and_mended_at_once(new_node: NewNode) -> None
 async def test_a_start_asks_the_runtime_for_no_more_than_it_needs(new_node: NewNode) -> None:
     """Of two containers: seven calls that make and look at what is made, four for one look at the pod.
 
-    Housekeeping lists beside every other start, and one that takes more than two seconds is looked at in its
+    Housekeeping lists beside every other start, and one that takes more than ten seconds is looked at in its
     middle.
     """
     wanted = {"run_podsandbox": 1, "image_status": 1, "create_container": 2, "start_container": 2}

@@ -69,6 +69,30 @@ async def test_a_start_that_nobody_looks_at_is_looked_at_after_two_seconds(autoj
         assert world.service.calls["ListPodSandbox"] == before + 1
 
 
+@pytest.mark.parametrize(("works", "looked_at"), [(1.0, 2.0), (5.0, 5.0), (60.0, 10.0)])
+async def test_a_start_whose_worker_is_at_it_is_looked_at_after_ten_seconds(
+    autojump_clock: Clock, works: float, looked_at: float
+) -> None:
+    """A start takes long on a node with much to start: it is not looked at for each of its events."""
+    world = World()
+
+    async def work() -> None:
+        with world.pleg.at_work("a"):
+            await trio.sleep(works)
+
+    async with world.running(evented=True):
+        await settled(world)
+        before = world.service.calls["ListPodSandbox"]
+        began = trio.current_time()
+        world.add_pod("a", 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            await world.cache.get_newer_than("a", began)
+            assert looked_at <= trio.current_time() - began < looked_at + 0.2
+        assert world.known() == world.truth()
+        assert world.service.calls["ListPodSandbox"] == before + 1
+
+
 async def test_what_starts_while_a_look_is_under_way_is_looked_at_too(autojump_clock: Clock) -> None:
     world = World()
     world.add_pod("a")

@@ -6,6 +6,7 @@ The runtime keeps a log of what ran when, from which tests read off that two pod
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import trio
@@ -355,6 +356,9 @@ class FakePleg:
 
     def is_look_coming(self, uid: str, since: float) -> bool:
         return False
+
+    def at_work(self, uid: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def update_one(self, uid: str, *, inspect: bool = False) -> None:
         await trio.sleep(0.005)  # a look takes time, and only a later one counts as newer

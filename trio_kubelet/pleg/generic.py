@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 
 import msgspec
 import trio
@@ -134,8 +135,14 @@ class GenericPLEG:
         return self._looks.request(uid, inspect=inspect)
 
     def expect_look(self, uid: str) -> None:
-        """Marks a pod dirty, and looks at it if nobody else asks for that within two seconds."""
+        """Marks a pod dirty, and looks at it if nobody else asks for that within two seconds, ten while its
+        worker is at work.
+        """
         self._looks.expect(uid)
+
+    def at_work(self, uid: str) -> AbstractContextManager[None]:
+        """What the pod's worker does in it, it looks at itself."""
+        return self._looks.at_work(uid)
 
     def is_look_coming(self, uid: str, since: float) -> bool:
         """Whether a look at the pod that is yet to tell rests on lists that are newer than that moment."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -60,6 +61,7 @@ class LookLimits(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float = 20.0
     retries: Pauses = Pauses(0.5, 10.0, jitter=0.2)
     patience: float = 2.0  # of what is expected to be looked at anyway
+    patience_at_work: float = 10.0  # the same while the pod's worker is at it, who looks when it has done
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +147,7 @@ class PodLooks:
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
         self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
+        self._at_work: dict[str, trio.Event] = {}  # pods whose worker is; set when it has done
         self._places = Places(limits.parallel, lent=limits.lent, aside=limits.aside)
         self._retry_places = Places(limits.parallel_retries, lent=limits.lent, aside=limits.aside)
         self._nursery: trio.Nursery | None = None
@@ -192,9 +195,22 @@ class PodLooks:
             self._expected[uid] = trio.CancelScope()
             self._nursery.start_soon(self._look_later, uid, self._expected[uid])
 
+    @contextmanager
+    def at_work(self, uid: str) -> Iterator[None]:
+        """For a worker, of which each pod has one: it looks when it has done what changes the pod."""
+        self._at_work[uid] = trio.Event()
+        try:
+            yield
+        finally:
+            self._at_work.pop(uid).set()
+
     async def _look_later(self, uid: str, overtaken: trio.CancelScope) -> None:
         with overtaken:
+            began = trio.current_time()
             await trio.sleep(self._limits.patience)
+            if (done := self._at_work.get(uid)) is not None:
+                with trio.move_on_at(began + self._limits.patience_at_work):
+                    await done.wait()
             self.request(uid)
 
     def hurry(self) -> None:

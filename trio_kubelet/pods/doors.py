@@ -135,6 +135,10 @@ class PlegDoor(Protocol):
 
     async def update_one(self, uid: str, *, inspect: bool = False) -> None: ...
 
+    def at_work(self, uid: str) -> AbstractContextManager[None]:
+        """What the pod's worker does in it, it looks at itself."""
+        ...
+
     def is_look_coming(self, uid: str, since: float) -> bool:
         """Whether a look at the pod that is yet to tell rests on lists that are newer than that moment."""
         ...

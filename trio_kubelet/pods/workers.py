@@ -256,7 +256,7 @@ class PodWorkers(WorkerTable):
         report: SyncReport | None = None
         slot.begun, slot.warned = trio.current_time(), False
         try:
-            with trio.CancelScope() as slot.scope:
+            with trio.CancelScope() as slot.scope, self._pleg.at_work(uid):
                 report = await self._do(worker, slot)
         finally:
             began, slot.begun, slot.scope = slot.begun, None, None
