@@ -54,7 +54,7 @@ def due(
 )
 def test_a_new_container_starts_with_the_kinds_own_result(kind: ProbeKind, first: ProbeResult) -> None:
     decision = due(kind, RUNNING, ProbeState(container_id="old", on_hold=True))
-    assert decision.results == (("old", None), ("a", first))
+    assert (decision.first, decision.results) == (first, (("old", None),))
     assert decision.state.container_id == "a"
     assert not decision.state.on_hold
 
@@ -84,7 +84,7 @@ def test_a_container_of_an_earlier_agent_keeps_its_readiness() -> None:
 
 def test_a_started_container_of_an_earlier_agent_stays_started() -> None:
     decision = due(ProbeKind.STARTUP, RUNNING, kept_before_ns=NOW + 10 * NANOSECONDS)
-    assert decision.results == (("a", ProbeResult.SUCCESS),)
+    assert (decision.first, decision.results) == (ProbeResult.SUCCESS, ())
 
 
 def test_a_dead_container_fails_and_ends_the_probe_if_it_stays_dead() -> None:

@@ -44,10 +44,15 @@ class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The new state, what to do, and results to set: (container id, None to forget it)."""
+    """The new state, what to do, and results to set: (container id, None to forget it).
+
+    `first` is the result of the container of that state before any run. It is no news: a status that knows of
+    no result says the same.
+    """
 
     state: ProbeState
     action: Action = Action.WAIT
+    first: ProbeResult | None = None
     results: tuple[tuple[str, ProbeResult | None], ...] = ()
 
 
@@ -69,16 +74,14 @@ def on_due(
         return ProbeDecision(state=state, action=Action.STOP)
     if view is None or not view.container_id:
         return ProbeDecision(state=state)
-    results: list[tuple[str, ProbeResult | None]] = []
+    first, results = None, list[tuple[str, ProbeResult | None]]()
     if state.container_id != view.container_id:
         if state.container_id:
             results.append((state.container_id, None))
-        initial = first_result(kind, view, kept_before_ns)
-        if initial is not None:
-            results.append((view.container_id, initial))
+        first = first_result(kind, view, kept_before_ns)
         state = msgspec.structs.replace(state, container_id=view.container_id, on_hold=False)
     if state.on_hold:
-        return ProbeDecision(state=state, results=tuple(results))
+        return ProbeDecision(state=state, first=first, results=tuple(results))
     action = Action.WAIT
     if not view.running:
         results.append((view.container_id, ProbeResult.FAILURE))
@@ -88,7 +91,7 @@ def on_due(
         action = Action.STOP
     elif not _is_early(probe, view, now_ns) and view.started is not (kind is ProbeKind.STARTUP):
         action = Action.RUN
-    return ProbeDecision(state=state, action=action, results=tuple(results))
+    return ProbeDecision(state=state, action=action, first=first, results=tuple(results))
 
 
 def _is_early(probe: v1.Probe, view: ProbedContainer, now_ns: int) -> bool:

@@ -439,6 +439,8 @@ class ProbeManager:
 
     def _apply(self, worker: _Worker, decision: ProbeDecision) -> None:
         worker.state = decision.state
+        if decision.first is not None:
+            self._results.begin(worker.key.kind, decision.state.container_id, decision.first)
         for container_id, result in decision.results:
             if result is None:
                 self._results.drop(worker.key.kind, container_id)

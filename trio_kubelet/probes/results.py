@@ -37,6 +37,10 @@ class Results:
         self._something.set()
         self.changed.tell(pod_uid)
 
+    def begin(self, kind: ProbeKind, container_id: str, result: ProbeResult) -> None:
+        """This holds until the first run, which is told to nobody."""
+        self._by_kind[kind][container_id] = result
+
     def drop(self, kind: ProbeKind, container_id: str) -> None:
         """There is no result any more, which is told to nobody."""
         self._by_kind[kind].pop(container_id, None)
