@@ -14,7 +14,13 @@ from tests.shapes import SHAPES
 from trio_kubelet.common import log as logging
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.observed.types import PodLifecycleEvent, PodLifecycleEventType, PodParts, PodStatus
+from trio_kubelet.observed.types import (
+    ContainerState,
+    PodLifecycleEvent,
+    PodLifecycleEventType,
+    PodParts,
+    PodStatus,
+)
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.pleg.generic import RelistDuration
 from trio_kubelet.pleg.looks import LookLimits
@@ -103,6 +109,32 @@ async def test_a_pod_that_vanishes_during_its_first_look_is_forgotten(autojump_c
         world.pleg.request_look("a")
         await trio.sleep(10)
         assert world.known() == world.truth() == {}
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_a_status_is_as_old_as_the_lists_it_rests_on(autojump_clock: Clock, failures: int) -> None:
+    """A worker that has started a container while the runtime was long in answering must not take the answer
+    for what came of it: it would end the container as one of no sandbox that is there.
+    """
+    world = World(duration=RelistDuration(period=3600.0))
+    world.add_pod("a")
+    async with world.running():
+        await trio.sleep(1)
+        world.kill("a")
+        world.fault(Fault(Kind.SLOW, "ListContainers", seconds=10, count=1))
+        world.fault(Fault(Kind.FAIL, "ContainerStatus", count=failures))
+        world.pleg.request_look("a")
+        await trio.sleep(7.5)
+        late, acted = world.add_container("a", "late"), trio.current_time()
+        await trio.sleep(5)  # it has answered, and a look that failed was made again
+        assert world.cache.known_newer_than("a", acted) is None
+        known = world.cache.get("a")
+        assert known is not None
+        assert [each.state for each in known.containers] == [ContainerState.EXITED]
+        await world.pleg.update_one("a")
+        status = world.cache.known_newer_than("a", acted)
+        assert status is not None
+        assert late in {each.id for each in status.containers}
 
 
 async def test_a_list_of_one_pod_that_a_relist_overtook_is_not_believed(

@@ -82,15 +82,19 @@ class StatusCache:
         return None
 
     def set(self, uid: str, status: PodStatus, moment: float) -> None:
-        """A look that began at `moment` saw this. An older look never replaces a newer one."""
+        """A look that listed the pod at `moment` saw this. An older look never replaces a newer one. An error
+        it does: that is of the same look, which was tried again.
+        """
         self._store(uid, status, None, moment)
 
     def set_error(self, uid: str, error: Exception, moment: float) -> None:
-        """A look that began at `moment` failed: who waits for it is told, the last status stays."""
+        """A look, or another try of it, failed that began at `moment`: who waits for it is told, the last
+        status stays.
+        """
         self._store(uid, self.get(uid), error, moment)
 
     def delete(self, uid: str, moment: float) -> None:
-        """A look that began at `moment` found nothing of the pod."""
+        """A look that listed the pod at `moment` found nothing of it."""
         self._store(uid, None, None, moment)
 
     def touch(self, uid: str, moment: float) -> None:
@@ -121,7 +125,7 @@ class StatusCache:
 
     def _store(self, uid: str, status: PodStatus | None, error: Exception | None, moment: float) -> None:
         entry = self._entries.setdefault(uid, _Entry())
-        if moment >= entry.moment:
+        if moment >= entry.moment or entry.error is not None:
             entry.status, entry.error, entry.moment = status, error, moment
             (self._gone.add if status is None and error is None else self._gone.discard)(uid)
         self._wake(uid)

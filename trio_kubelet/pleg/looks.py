@@ -287,8 +287,7 @@ class PodLooks:
                 self._cache.touch(uid, look.listed_at)
                 look.told = frozenset()
                 return
-        moment = trio.current_time()
-        change = look.change
+        change, moment = look.change, look.listed_at  # what was read later is of the containers listed then
         view = self._table.pod(uid)
         status = await self._read(uid, view, everything=look.inspect)
         if status is None:
