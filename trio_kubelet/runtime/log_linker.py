@@ -18,8 +18,10 @@ from trio_kubelet.runtime.log_links import LogLink, make_links
 log = get_logger(__name__)
 
 MOST_WAITING: Final = 256
-_PAUSE: Final = 0.05
-"""Seconds between two turns: where many containers start, each turn has links of several."""
+_PAUSE: Final = 0.2
+"""Seconds between two turns: where many containers start, each turn has links of several. A turn in a thread
+costs a fiftieth of a start, and a log collector looks about less often.
+"""
 _LAST_TURN: Final = 5.0
 """Seconds for what still waits when the agent stops."""
 
