@@ -69,6 +69,20 @@ async def test_a_start_that_nobody_looks_at_is_looked_at_after_two_seconds(autoj
         assert world.service.calls["ListPodSandbox"] == before + 1
 
 
+async def test_who_has_started_a_pod_may_look_at_once(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        before = world.service.calls["ListPodSandbox"]
+        for name in map(str, range(30)):
+            world.add_pod(name)
+            world.pleg.expect_look(name)
+            await world.pleg.update_one(name)
+            assert world.known() == world.truth()
+            await world.events_for(5)
+        assert world.service.calls["ListPodSandbox"] <= before + 60
+
+
 @pytest.mark.parametrize(("works", "looked_at"), [(1.0, 2.0), (5.0, 5.0), (60.0, 10.0)])
 async def test_a_start_whose_worker_is_at_it_is_looked_at_after_ten_seconds(
     autojump_clock: Clock, works: float, looked_at: float

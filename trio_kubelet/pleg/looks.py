@@ -146,8 +146,9 @@ class PodLooks:
         self._back = trio.Event()  # the runtime answers again
         self._looks: dict[str, _Look] = {}
         self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
-        self._expected: dict[str, trio.CancelScope] = {}  # pods that any look which begins later will do for
-        self._at_work: dict[str, trio.Event] = {}  # pods whose worker is; set when it has done
+        self._expected: dict[str, float] = {}  # pods that any look which begins later will do for: since when
+        self._some_expected = trio.Event()
+        self._at_work: set[str] = set()  # pods whose worker is
         self._places = Places(limits.parallel, lent=limits.lent, aside=limits.aside)
         self._retry_places = Places(limits.parallel_retries, lent=limits.lent, aside=limits.aside)
         self._nursery: trio.Nursery | None = None
@@ -160,7 +161,7 @@ class PodLooks:
                 for uid, look in self._looks.items():
                     nursery.start_soon(self._run_look, uid, look)
                 task_status.started()
-                await trio.sleep_forever()
+                await self._look_at_expected()
             finally:
                 # While the agent stops, a worker's clean-up may still ask; a closed nursery would refuse.
                 self._nursery = None
@@ -189,29 +190,40 @@ class PodLooks:
         if uid in self._expected or (look is not None and look.needs_lists and not look.listing):
             return
         self._cache.mark_dirty(uid)
-        if self._nursery is None:
-            self.request(uid)
-        else:
-            self._expected[uid] = trio.CancelScope()
-            self._nursery.start_soon(self._look_later, uid, self._expected[uid])
+        self._expected[uid] = trio.current_time()
+        self._some_expected.set()
 
     @contextmanager
     def at_work(self, uid: str) -> Iterator[None]:
         """For a worker, of which each pod has one: it looks when it has done what changes the pod."""
-        self._at_work[uid] = trio.Event()
+        self._at_work.add(uid)
         try:
             yield
         finally:
-            self._at_work.pop(uid).set()
+            self._at_work.discard(uid)
+            self._look_if_due(uid)
 
-    async def _look_later(self, uid: str, overtaken: trio.CancelScope) -> None:
-        with overtaken:
-            began = trio.current_time()
-            await trio.sleep(self._limits.patience)
-            if (done := self._at_work.get(uid)) is not None:
-                with trio.move_on_at(began + self._limits.patience_at_work):
-                    await done.wait()
+    async def _look_at_expected(self) -> None:
+        """Asks for the looks that were expected and nobody asked for, for ever."""
+        while True:
+            await self._some_expected.wait()
+            # None that is expected from now on is due sooner than that.
+            most = trio.current_time() + self._limits.patience
+            await trio.sleep_until(min([most, *map(self._expected_by, self._expected)]))
+            for uid in tuple(self._expected):
+                self._look_if_due(uid)
+            if not self._expected:
+                self._some_expected = trio.Event()
+
+    def _look_if_due(self, uid: str) -> None:
+        if self._expected_by(uid) <= trio.current_time():
+            del self._expected[uid]
             self.request(uid)
+
+    def _expected_by(self, uid: str) -> float:
+        """When a look that is expected is due."""
+        patience = self._limits.patience_at_work if uid in self._at_work else self._limits.patience
+        return self._expected.get(uid, math.inf) + patience
 
     def hurry(self) -> None:
         """The runtime answers again: what could not be looked at is looked at now."""
@@ -229,13 +241,13 @@ class PodLooks:
                 look.relisted = (change,)  # compared as soon as its own lists are there
             elif change == look.change:
                 continue
-            elif look.listed_at > requested_at:
+            elif look.listed_at >= requested_at:
                 # One of the two lists is older than the other: only a third one tells.
                 look.needs_lists = look.again = True
             else:
                 look.change, look.again = change, True
         for uid, change in reported.items():
-            older = self._listed_at.get(uid, -math.inf) > requested_at
+            older = self._listed_at.get(uid, -math.inf) >= requested_at
             self._start(uid, _Look(change=change, needs_lists=older, listed_at=requested_at))
         self._listed_at.clear()
 
@@ -311,8 +323,7 @@ class PodLooks:
     async def _list(self, uid: str, look: _Look) -> None:
         """Lists this pod alone and compares it with what was committed."""
         look.needs_lists = look.again = listed = False
-        if (expected := self._expected.pop(uid, None)) is not None:
-            expected.cancel()
+        self._expected.pop(uid, None)
         look.listing, look.relisted = True, None
         look.listed_at = self._listed_at[uid] = trio.current_time()
         try:
