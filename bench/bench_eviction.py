@@ -93,7 +93,7 @@ async def measure(pods: int) -> dict[str, float]:
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
             caller = Recorded(SimCaller(service))
-            room = machine.room(caller, 3600)
+            room = machine.room(nursery, caller, 3600)
             reader = cgroup_reader(find_hierarchies(), machine.clock)
             places = SignalPlaces(memory=read_machine("/").memory, root_dir="/", pods_cgroup="/kubepods")
             settings = PressureSettings(

@@ -66,7 +66,7 @@ async def full_node(base: Path, shown: int, containers: int) -> AsyncIterator[Fu
     service = SimService(machine.runtime, machine.clock)
     async with trio.open_nursery() as nursery:
         await nursery.start(service.run)
-        node = FullNode(base, machine.room(Recorded(SimCaller(service)), 3600).pages)
+        node = FullNode(base, machine.room(nursery, Recorded(SimCaller(service)), 3600).pages)
         async with node.serving():
             yield node
         nursery.cancel_scope.cancel()

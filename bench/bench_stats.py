@@ -125,7 +125,7 @@ class Machine:
             directory.mkdir(parents=True)
             (directory / "0.log").write_text("hello\n" * 100)
 
-    def room(self, caller: Caller, max_age: float) -> StatsRoom:
+    def room(self, nursery: trio.Nursery, caller: Caller, max_age: float) -> StatsRoom:
         settings = StatsSettings(
             node_name="bench",
             root_dir=str(self.logs),
@@ -139,7 +139,7 @@ class Machine:
         )
         machine = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, swap=0)
         meter = VolumeMeter(lambda: (), str(self.logs), self.clock, 0)
-        return StatsRoom(
+        room = StatsRoom(
             RuntimeService(caller, use_streaming=False),
             ImageService(caller, use_streaming=False),
             hierarchies(self.cgroups, 1),
@@ -148,6 +148,8 @@ class Machine:
             machine,
             meter,
         )
+        nursery.start_soon(room.run)
+        return room
 
 
 async def size_of(page: AsyncIterator[bytes]) -> int:
@@ -201,7 +203,7 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
         async with trio.open_nursery() as nursery:
             await nursery.start(service.run)
             caller = Recorded(SimCaller(service))
-            await size_of(machine.room(caller, 3600).pages.summary_page())
+            await size_of(machine.room(nursery, caller, 3600).pages.summary_page())
             # What was made by now (modules, the simulated runtime) is no garbage: not to be looked at again.
             gc.collect()
             gc.freeze()
@@ -210,7 +212,7 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
             for name in ("summary_page", "resource_metrics_page", "cadvisor_page"):
                 costs, renders = [], []
                 for _ in range(rounds):
-                    room = machine.room(caller, 3600)
+                    room = machine.room(nursery, caller, 3600)
                     steps.longest, began = 0.0, time.process_time()
                     await size_of(getattr(room.pages, name)())
                     costs.append(time.process_time() - began)
@@ -224,7 +226,7 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
                 figures[f"{name}_cpu_ms"] = min(renders) * 1e3
                 figures[f"{name}_mib"] = size / MIB
             for name in ("summary_page", "cadvisor_page"):
-                room, costs = machine.room(caller, AGE), []
+                room, costs = machine.room(nursery, caller, AGE), []
                 await size_of(getattr(room.pages, name)())
                 for _ in range(rounds):
                     await trio.sleep(AGE)
@@ -232,7 +234,7 @@ async def measure(pods: int, containers: int, rounds: int = 5) -> dict[str, floa
                     await size_of(getattr(room.pages, name)())
                     costs.append(time.process_time() - began)
                 figures[f"{name}_with_next_collection_cpu_ms"] = min(costs) * 1e3
-            room = machine.room(caller, 3600)
+            room = machine.room(nursery, caller, 3600)
             await size_of(room.pages.cadvisor_page())
             began = time.process_time()
             read_plainly(machine)

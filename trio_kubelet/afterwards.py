@@ -51,6 +51,7 @@ async def start_afterwards(
     )
     nursery.start_soon(keep_running, "plugins", plugins.run)
     stats = stats_room(base, agent, node.storage.usage.of)
+    nursery.start_soon(keep_running, "stats", stats.run)
     nursery.start_soon(keep_running, "volume meter", stats.meter.run)
     if config.make_iptables_util_chains:
         for ipv6 in (False, True):

@@ -60,7 +60,9 @@ async def stats_of(node: Node) -> AsyncIterator[StatsRoom]:
     machine = machine_labels(facts, read_system("/etc/machine-id", "/proc/sys/kernel/random/boot_id"))
     async with open_cri(node.layout.endpoint) as cri, trio.open_nursery() as nursery:
         await nursery.start(meter.run)
-        yield StatsRoom(cri.runtime, cri.images, find_hierarchies(), clock, settings, machine, meter)
+        room = StatsRoom(cri.runtime, cri.images, find_hierarchies(), clock, settings, machine, meter)
+        nursery.start_soon(room.run)
+        yield room
         nursery.cancel_scope.cancel()
 
 

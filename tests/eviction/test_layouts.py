@@ -93,6 +93,7 @@ async def test_each_layout(
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(world.service.run)
+        nursery.start_soon(world.room.run)
         seen = await monitor.look()
         assert seen.layout is layout
         assert seen.met == ()

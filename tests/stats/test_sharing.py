@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.common.caching import Shared
+from trio_kubelet.common.caching import PATIENCE, LastGood, Shared
 from trio_kubelet.machine.values import MAX
 from trio_kubelet.stats.collector import CPUReading, Rates, nano_cores
 
@@ -70,6 +70,80 @@ async def test_a_reader_that_goes_away_does_not_take_the_value_along(
         nursery.start_soon(read)
     assert found == [2]  # the first was never finished
     assert await shared.get() == 2
+
+
+def has_failed(told: LastGood[int]) -> bool:
+    return told.failed
+
+
+async def test_an_answer_is_to_a_question_asked_from_now_on(autojump_clock: trio.testing.MockClock) -> None:
+    told = LastGood("numbers", Maker(), 10)
+    found: list[int | None] = []
+
+    async def read(after: float) -> None:
+        await trio.sleep(after)
+        found.append(await told.get())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.run)
+        async with trio.open_nursery() as readers:
+            for after in (0, 0, 0.5, 0.6):
+                readers.start_soon(read, after)
+        assert found == [1, 1, 2, 2]
+        assert trio.current_time() == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_hangs_is_asked_one_question_at_a_time_whoever_leaves(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    asked = hangs = 0
+
+    async def ask() -> int:
+        nonlocal asked
+        asked += 1
+        if hangs:
+            await trio.sleep_forever()
+        return asked
+
+    told = LastGood("numbers", ask, 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.run)
+        assert has_failed(told)
+        assert await told.get() == 1
+        assert not has_failed(told)
+        hangs = 1
+        with trio.move_on_after(0.5):
+            await told.get()
+        assert await told.get() == 1
+        assert trio.current_time() == 0.5 + PATIENCE
+        for _ in range(20):
+            assert await told.get() == 1
+        assert trio.current_time() == 0.5 + PATIENCE, "nobody waits for what hangs already"
+        assert (asked, has_failed(told)) == (2, False)
+        await trio.sleep(10)
+        assert has_failed(told)
+        assert asked == 3, "who came while it hung wanted one more, but no more than that"
+        hangs = 0
+        await trio.sleep(10)
+        assert await told.get() == asked == 4
+        assert not has_failed(told)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_leaves_the_last_answer(autojump_clock: trio.testing.MockClock) -> None:
+    make = Maker()
+    told = LastGood("numbers", make, 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(told.run)
+        assert await told.get() == 1
+        make.fails = True
+        assert await told.get() == 1
+        assert has_failed(told)
+        make.fails = False
+        assert await told.get() == 3
+        assert not has_failed(told)
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_error_is_one_readers_alone(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,14 +1,23 @@
 """Answers for many: what is asked by several at once is asked once (`SingleFlight`), an answer is kept for a
-while (`ExpiringCache`), one value serves all who want it now (`Shared`). Time is Trio's clock.
+while (`ExpiringCache`), one value serves all who want it now (`Shared`), and who may hang is waited for only
+so long (`LastGood`). Time is Trio's clock.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
+
+from trio_kubelet.common.log import get_logger
+
+log = get_logger(__name__)
+
+PATIENCE: Final = 2.0
+"""Seconds that somebody waits for an answer while there is an older one, or none at all will do."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -75,6 +84,52 @@ class Shared(Generic[V]):
         value = await self._make()
         self._made = value, trio.current_time()
         return value
+
+
+class LastGood(Generic[V]):
+    """What somebody tells who may hang: the answer to a question asked from now on, if it comes within
+    `PATIENCE`, else the last there was.
+
+    One task (`run`) asks. So one question is under way at a time, however many want it answered and whoever
+    of them leaves, and once nobody has patience with it any more, nobody waits for it.
+    """
+
+    def __init__(self, what: str, ask: Callable[[], Awaitable[V]], deadline: float) -> None:
+        self.last: V | None = None
+        """The last answer there was."""
+        self.failed = True
+        """Whether the last question was not answered within `deadline` seconds, or with an error."""
+        self._what = what
+        self._ask = ask
+        self._deadline = deadline
+        self._wanted = trio.Event()
+        self._over = trio.Event()  # set when the next question is over that is not asked yet
+        self._asked_at = math.inf
+
+    async def get(self) -> V | None:
+        """The answer; None if there has not been any."""
+        if trio.current_time() - self._asked_at < PATIENCE:
+            self._wanted.set()
+            with trio.move_on_after(PATIENCE):
+                await self._over.wait()
+        return self.last
+
+    async def run(self) -> None:
+        """Asks what is wanted until cancelled; whatever a question ends with, the last answer stays."""
+        while True:
+            await self._wanted.wait()
+            self._wanted, over, self._over = trio.Event(), self._over, trio.Event()
+            self._asked_at = trio.current_time()
+            try:
+                with trio.fail_after(self._deadline):
+                    self.last = await self._ask()
+                self.failed = False
+            except Exception as exc:  # what was told before is there for all who ask meanwhile
+                self.failed = True
+                log.error("What was asked has no answer; the last one stays", about=self._what, err=exc)
+            finally:
+                self._asked_at = math.inf
+                over.set()
 
 
 class ExpiringCache(Generic[K, V]):

@@ -11,13 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import msgspec
-import trio
 
-from trio_kubelet.common.caching import Shared
+from trio_kubelet.common.caching import LastGood, Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
-from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import text
@@ -29,8 +26,6 @@ from trio_kubelet.stats.cgroup_map import class_cgroups
 from trio_kubelet.stats.collector import BATCH, StatsCollector, StatsSettings
 from trio_kubelet.stats.filesystems import MountedFilesystem, block_devices, mounted_filesystems
 from trio_kubelet.stats.runtime_values import pinned_image
-
-log = get_logger(__name__)
 
 _SETTLED_NS = 60 * NANOSECONDS
 _MOST_DESCRIPTORS = 20_000
@@ -118,7 +113,12 @@ class DetailsCollector:
         self._details: Shared[Details] = Shared(self._collect, settings.details_max_age)
         self._known: dict[str, _Known] = {}
         self._fresh: dict[str, _Known] = {}
-        self._sandbox_image: str | None = None
+        deadline = settings.runtime_deadline
+        self._sandbox_image = LastGood("image of sandboxes", self._ask_sandbox_image, deadline)
+
+    async def run(self) -> None:
+        """Asks the runtime when it is needed, until cancelled."""
+        await self._sandbox_image.run()
 
     async def get(self) -> Details:
         """All cgroups, some seconds old at most."""
@@ -126,8 +126,8 @@ class DetailsCollector:
 
     async def _collect(self) -> Details:
         snapshot = await self._usage.usage()
-        if self._sandbox_image is None and not snapshot.failed:
-            await self._ask_sandbox_image()
+        if self._sandbox_image.last is None and not snapshot.failed:
+            await self._sandbox_image.get()
         wanted = await STATS.run(self._wanted, snapshot.node, snapshot.pods)
         rows: list[CgroupRow] = []
         for start in range(0, len(wanted), BATCH):
@@ -145,15 +145,9 @@ class DetailsCollector:
             failed=snapshot.failed,
         )
 
-    async def _ask_sandbox_image(self) -> None:
-        try:
-            with trio.fail_after(self._settings.runtime_deadline):
-                status = await self._runtime.status(verbose=True)
-                named = sandbox_image(status.info) or pinned_image(await self._images.list_images())
-        except (CRIError, trio.TooSlowError) as exc:
-            log.v(2).info("The runtime does not tell the image of sandboxes", err=exc)
-            return
-        self._sandbox_image = named
+    async def _ask_sandbox_image(self) -> str:
+        status = await self._runtime.status(verbose=True)
+        return sandbox_image(status.info) or pinned_image(await self._images.list_images())
 
     def _wanted(self, node: NodeSample, pods: Sequence[PodSample]) -> list[_Wanted]:
         s = self._settings
@@ -165,7 +159,7 @@ class DetailsCollector:
         system = (kubelet, s.runtime_cgroup, s.system_cgroup, *class_cgroups(s.names))
         found.update((path, _Wanted(path, {})) for path in system if path and path != "/")
         for pod in pods:
-            found.update((each.cgroup, each) for each in _of_pod(pod, self._sandbox_image or ""))
+            found.update((each.cgroup, each) for each in _of_pod(pod, self._sandbox_image.last or ""))
         return list(found.values())
 
     def _read(self, wanted: Sequence[_Wanted]) -> list[CgroupRow]:

@@ -1,25 +1,23 @@
 """Collects what pods and node use: from the runtime and from cgroup files, off the hot path.
 
 Nothing is collected unless somebody asks, and all who ask within some seconds share one collection. Files
-are read in worker threads, a bounded batch at a time. What cannot be had is left out; when the runtime does
-not answer, the pods are those it named last, with what their cgroups say now.
+are read in worker threads, a bounded batch at a time. What cannot be had is left out. A runtime that does not
+answer is waited for only shortly: the pods are those it named last, with what their cgroups say now, and what
+it alone knows is as it told last, with the times of then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
-from google.protobuf.message import DecodeError
 
 from trio_kubelet.api.validation.formats import directory_name, path_part
-from trio_kubelet.common.caching import Shared
+from trio_kubelet.common.caching import LastGood, Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.lanes import STATS
-from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import node_reader
@@ -32,6 +30,7 @@ from trio_kubelet.machine.values import (
     NodeSample,
     PodSample,
     RuntimeDisk,
+    RuntimeUse,
     StatsSnapshot,
     SystemSample,
     VolumeUse,
@@ -40,10 +39,9 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.paths import etc_hosts_path
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
-from trio_kubelet.stats.runtime_values import pods_of, runtime_disks
+from trio_kubelet.stats.runtime_values import pods_of, runtime_disks, uses_of, with_uses
 
-log = get_logger(__name__)
-T = TypeVar("T")
+_RUNNING: Final = cri.ContainerFilter(state=cri.ContainerStateValue(state=cri.CONTAINER_RUNNING))
 
 BATCH = 32
 """Pods that are read in one visit to a worker thread; between visits the collection can be cancelled."""
@@ -87,7 +85,8 @@ class Rates:
 
 
 class StatsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the collector has to know of the node; ages and deadlines in seconds.
+    """What the collector has to know of the node; ages and deadlines in seconds (`runtime_deadline`: of
+    one question; nobody waits so long for it).
 
     `kubelet_cgroup`, `runtime_cgroup` and `system_cgroup` are configured names, "" for none.
     """
@@ -129,11 +128,19 @@ class StatsCollector:
         self._networks = node_reader.NetworkReader(clock, settings.proc)
         self._started_ns = clock.now_ns()
         self._where = NOWHERE
-        self._last_pods: tuple[PodSample, ...] = ()
-        self._last_images: RuntimeDisk | None = None
-        self._last_containers: RuntimeDisk | None = None
+        deadline = settings.runtime_deadline
+        self._pods = LastGood("pods of the runtime", self._list_pods, deadline)
+        self._uses = LastGood("what containers use", self._list_uses, deadline)
+        self._runtime_disks = LastGood("filesystems of the runtime", self._ask_disks, deadline)
+        self._asked: tuple[LastGood[Any], ...] = (self._pods, self._uses, self._runtime_disks)
         self._usage: Shared[StatsSnapshot] = Shared(self._collect, settings.max_age)
         self._disk: Shared[tuple[PodSample, ...]] = Shared(self._collect_disk, settings.disk_max_age)
+
+    async def run(self) -> None:
+        """Asks the runtime when it is needed, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for each in self._asked:
+                nursery.start_soon(each.run)
 
     async def usage(self) -> StatsSnapshot:
         """CPU, memory, network and the node; nothing about what is on disks except the runtime's figures."""
@@ -173,43 +180,28 @@ class StatsCollector:
         return StatsSnapshot(at_ns=self._clock.now_ns(), node=node, pods=tuple(read), failed=failed)
 
     async def _ask_runtime(self, *, figures: bool) -> tuple[tuple[PodSample, ...], bool]:
-        """The pods that run, and whether the runtime failed to tell (then as last told); with its `figures`,
-        or without and with pods in which no container runs.
+        """The pods as the runtime named them last, and whether it failed to tell them or anything of them;
+        those that run with its `figures`, or all, without.
         """
-        runtime, images = self._runtime, self._images
-        sandboxes: list[Sequence[bytes]] = []
-        containers: list[Sequence[bytes]] = []
-        stats: list[list[cri.ContainerStats]] = []
-        image: list[cri.ImageFsInfoResponse] = []
-        running = cri.ContainerFilter(state=cri.ContainerStateValue(state=cri.CONTAINER_RUNNING))
+        asked = self._asked if figures else (self._pods,)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._ask, runtime.list_pod_sandboxes_raw, sandboxes)
-            nursery.start_soon(self._ask, lambda: runtime.list_containers_raw(running), containers)
-            if figures:
-                nursery.start_soon(self._ask, runtime.list_container_stats, stats)
-                nursery.start_soon(self._ask, images.image_fs_info, image)
-        if image:
-            self._last_images, self._last_containers = runtime_disks(image[0])
-        if not sandboxes or not containers:
-            return self._last_pods, True
-        try:
-            pods = await STATS.run(
-                pods_of, sandboxes[0], containers[0], stats[0] if stats else (), not figures
-            )
-        except DecodeError as exc:
-            log.error("The runtime's list makes no sense", err=exc)
-            return self._last_pods, True
+            for each in asked:
+                nursery.start_soon(each.get)
+        pods, uses = self._pods.last or (), self._uses.last or {}
         if figures:
-            self._last_pods = pods
-        return pods, figures and not stats
+            pods = await STATS.run(with_uses, pods, uses)
+        return pods, self._pods.failed or (figures and self._uses.failed)
 
-    async def _ask(self, call: Callable[[], Awaitable[T]], into: list[T]) -> None:
-        """Adds the runtime's answer, or nothing when there is none."""
-        try:
-            with trio.fail_after(self._settings.runtime_deadline):
-                into.append(await call())
-        except (CRIError, trio.TooSlowError) as exc:
-            log.error("No figures from the runtime", err=exc)
+    async def _list_pods(self) -> tuple[PodSample, ...]:
+        sandboxes = await self._runtime.list_pod_sandboxes_raw()
+        containers = await self._runtime.list_containers_raw(_RUNNING)
+        return await STATS.run(pods_of, sandboxes, containers)
+
+    async def _list_uses(self) -> dict[str, RuntimeUse]:
+        return await STATS.run(uses_of, await self._runtime.list_container_stats())
+
+    async def _ask_disks(self) -> tuple[RuntimeDisk | None, RuntimeDisk | None]:
+        return runtime_disks(await self._images.image_fs_info())
 
     def _read_pods(self, pods: Sequence[PodSample], where: CgroupMap) -> list[PodSample]:
         """These pods with what their cgroups say."""
@@ -260,7 +252,7 @@ class StatsCollector:
 
     def _read_node(self, pods: Sequence[PodSample]) -> NodeSample:
         s, clock = self._settings, self._clock
-        images, containers = self._last_images, self._last_containers
+        images, containers = self._runtime_disks.last or (None, None)
         if not _are_apart(images, containers):
             containers = None
         mounts = {each.mountpoint for each in (images, containers) if each is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+import trio
 from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
@@ -25,7 +26,9 @@ from trio_kubelet.stats.volumes import ClaimStats, OthersUse, VolumeMeter, nobod
 
 
 class StatsRoom:
-    """What the node's stats consist of; `meter.run` has to be running for volumes to be measured."""
+    """What the node's stats consist of; `run` has to be running for the runtime to be asked, `meter.run` for
+    volumes to be measured.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,12 @@ class StatsRoom:
         self.pages = StatsPages(
             self.collector, self.details, machine, pressure, hidden=settings.hidden_metrics
         )
+
+    async def run(self) -> None:
+        """Asks the runtime for what readers want, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.collector.run)
+            nursery.start_soon(self.details.run)
 
 
 def stats_settings(

@@ -5,8 +5,9 @@ Rules: the kubelet's CRI stats provider (`removeTerminatedPods`, `removeTerminat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 from google.protobuf.message import Message
 
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -32,21 +33,13 @@ def current_sandboxes(sandboxes: Iterable[cri.PodSandbox]) -> list[cri.PodSandbo
     return found
 
 
-def pods_of(
-    sandbox_lists: Sequence[bytes],
-    container_lists: Sequence[bytes],
-    stats: Iterable[cri.ContainerStats],
-    idle: bool = False,
-) -> tuple[PodSample, ...]:
-    """The pods that have running containers, with `idle` also those that have none, out of the undecoded
-    lists. Raises DecodeError.
-    """
+def pods_of(sandbox_lists: Sequence[bytes], container_lists: Sequence[bytes]) -> tuple[PodSample, ...]:
+    """The pods with the containers that run in them, out of the undecoded lists. Raises DecodeError."""
     sandboxes, containers = cri.ListPodSandboxResponse(), cri.ListContainersResponse()
     for data in sandbox_lists:
         sandboxes.MergeFromString(data)
     for data in container_lists:
         containers.MergeFromString(data)
-    uses = {each.attributes.id: runtime_use(each) for each in stats}
     running: dict[str, list[ContainerSample]] = {}
     for container in containers.containers:
         if container.state == cri.CONTAINER_RUNNING:
@@ -55,7 +48,6 @@ def pods_of(
                 name=container.metadata.name,
                 image=container.image.user_specified_image or container.image.image,
                 created_ns=container.created_at,
-                runtime=uses.get(container.id),
             )
             running.setdefault(container.pod_sandbox_id, []).append(sample)
     return tuple(
@@ -68,7 +60,25 @@ def pods_of(
             containers=tuple(running.get(sandbox.id, ())),
         )
         for sandbox in current_sandboxes(sandboxes.items)
-        if idle or sandbox.id in running
+    )
+
+
+def uses_of(stats: Iterable[cri.ContainerStats]) -> dict[str, RuntimeUse]:
+    """What the runtime says its containers use, by their ids."""
+    return {each.attributes.id: runtime_use(each) for each in stats}
+
+
+def with_uses(pods: Iterable[PodSample], uses: Mapping[str, RuntimeUse]) -> tuple[PodSample, ...]:
+    """The pods in which a container runs, with that."""
+    return tuple(
+        msgspec.structs.replace(
+            pod,
+            containers=tuple(
+                msgspec.structs.replace(each, runtime=uses.get(each.id)) for each in pod.containers
+            ),
+        )
+        for pod in pods
+        if pod.containers
     )
 
 
