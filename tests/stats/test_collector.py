@@ -14,11 +14,12 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.hung_filesystem import hung_filesystem
 from tests.node.nodes import FACTS
 from tests.runtime_configs.pods import NODE
 from tests.stats.trees import hierarchies, write_cgroup, write_machine, write_process
 from trio_kubelet.common.caching import PATIENCE
-from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.clock import Clock, SystemClock, TrioClock
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
@@ -46,9 +47,11 @@ MACHINE = MachineLabels(cores=2, physical_cores=2, sockets=1, memory=1 << 34, sw
 class World:
     """A simulated runtime with pods, and cgroups for the first of them."""
 
-    def __init__(self, base: Path, pods: int = 3, with_cgroups: int = 2, **more: Any) -> None:
+    def __init__(
+        self, base: Path, pods: int = 3, with_cgroups: int = 2, clock: Clock | None = None, **more: Any
+    ) -> None:
         self.base = base
-        self.clock = TrioClock(EPOCH)
+        self.clock: Clock = clock or TrioClock(EPOCH)
         self.runtime = SimRuntime()
         Population(self.runtime).add_pods(pods, 2, self.clock.now_ns() - 10**12)
         self.faults = Faults()
@@ -73,12 +76,10 @@ class World:
         services = sim_services(self.service)
         settings = StatsSettings(
             node_name="node1",
-            root_dir=str(base),
-            pod_logs_dir=str(base / "logs"),
+            **{"root_dir": str(base), "pod_logs_dir": str(base / "logs"), **more},
             names=CgroupNames(),
             memory_capacity=1 << 34,
             proc=str(self.proc),
-            **more,
         )
         meter = VolumeMeter(lambda: (), str(base), self.clock, 0)
         tree = hierarchies(base / "cgroup", 1)
@@ -89,6 +90,9 @@ class World:
         found = json.loads(b"".join(pieces))
         assert isinstance(found, dict)
         return found
+
+    async def node(self) -> Any:
+        return (await self.summary())["node"]
 
     async def pods(self) -> dict[str, dict[str, object]]:
         found = (await self.summary())["pods"]
@@ -375,6 +379,29 @@ async def test_a_runtime_that_takes_some_seconds_has_not_failed(
             await trio.sleep(30)
             assert set(await world.pods()) == {"sim-0", "sim-1", "sim-2"}
             assert "resource_scrape_error 0" in await world.text(world.room.pages.resource_metrics_page())
+
+
+async def test_a_disk_that_hangs_leaves_all_that_is_not_on_it(tmp_path: Path) -> None:
+    """Evictions for memory need that, and whoever scrapes the node gives up after some ten seconds."""
+    with hung_filesystem(tmp_path / "away") as away:
+        on_it: dict[str, Any] = {"root_dir": str(away.at), "pod_logs_dir": f"{away.at}/part"}
+        async with running(tmp_path, clock=SystemClock(), **on_it) as world:
+            before = await world.node()
+            assert before["fs"]["capacityBytes"] == 0
+            away.hang()
+            try:
+                figures = PodFigures(world.room.collector, world.room.meter, world.clock)
+                for look in (figures.in_use, figures.measured, figures.measured):
+                    began = trio.current_time()
+                    found = await look() or {}
+                    assert trio.current_time() - began < 8
+                    assert len([each for each in found.values() if working_set(each.memory)]) == 3
+                after = await world.node()
+                assert "fs" not in after
+                assert after["runtime"]["imageFs"]["usedBytes"] == before["runtime"]["imageFs"]["usedBytes"]
+                assert "container_memory_rss" in await world.text(world.room.pages.cadvisor_page())
+            finally:
+                away.go_on()
 
 
 async def test_the_image_of_sandboxes_is_waited_for_only_shortly(

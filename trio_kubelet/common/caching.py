@@ -104,10 +104,15 @@ class LastGood(Generic[V]):
         self._deadline = deadline
         self._wanted = trio.Event()
         self._over = trio.Event()  # set when the next question is over that is not asked yet
-        self._asked_at = math.inf
+        self._asked_at = math.inf  # the question that is under way
+        self._answered = -math.inf  # the last one that was answered: when it was asked
 
-    async def get(self) -> V | None:
-        """The answer; None if there has not been any."""
+    async def get(self, max_age: float | None = None) -> V | None:
+        """The answer, None if there has not been any. With `max_age` the last will do if it was asked for no
+        more than so many seconds ago.
+        """
+        if max_age is not None and trio.current_time() - self._answered <= max_age:
+            return self.last
         if trio.current_time() - self._asked_at < PATIENCE:
             self._wanted.set()
             with trio.move_on_after(PATIENCE):
@@ -123,7 +128,7 @@ class LastGood(Generic[V]):
             try:
                 with trio.fail_after(self._deadline):
                     self.last = await self._ask()
-                self.failed = False
+                self.failed, self._answered = False, self._asked_at
             except Exception as exc:  # what was told before is there for all who ask meanwhile
                 self.failed = True
                 log.error("What was asked has no answer; the last one stays", about=self._what, err=exc)

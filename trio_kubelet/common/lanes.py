@@ -287,6 +287,8 @@ METER: Final = Lane("meter", threads=2, deadline=300.0, interruptible=True)
 """Walks over pods' volumes, by pod."""
 STATS: Final = Lane("stats", threads=8, deadline=120.0)
 """What cgroups, disks and processes say of themselves."""
+FILESYSTEMS: Final = Lane("filesystems", threads=4, deadline=2.0)
+"""How large filesystems are, by where they are mounted."""
 PRESSURE: Final = Lane("pressure", threads=2, deadline=10.0)
 """What is left of memory, disks and PIDs: a lane of its own, so that no other work holds up an eviction."""
 NODE_FILES: Final = Lane("node-files", threads=16, deadline=60.0)
@@ -318,6 +320,7 @@ LANES: Final = (
     CGROUPS,
     METER,
     STATS,
+    FILESYSTEMS,
     PRESSURE,
     NODE_FILES,
     NODE_LOGS,

@@ -135,7 +135,7 @@ class DetailsCollector:
         self._known, self._fresh = self._fresh, {}
         s = self._settings
         devices = await STATS.run(block_devices, s.proc)
-        filesystems = await STATS.run(mounted_filesystems, s.root_dir, self._clock, s.proc)
+        filesystems = await mounted_filesystems(s.root_dir, self._clock, s.proc)
         return Details(
             at_ns=self._clock.now_ns(),
             node=snapshot.node,

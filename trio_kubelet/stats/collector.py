@@ -3,12 +3,13 @@
 Nothing is collected unless somebody asks, and all who ask within some seconds share one collection. Files
 are read in worker threads, a bounded batch at a time. What cannot be had is left out. A runtime that does not
 answer is waited for only shortly: the pods are those it named last, with what their cgroups say now, and what
-it alone knows is as it told last, with the times of then.
+it alone knows is as it told last, with the times of then. It is the same with a disk that hangs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,7 +18,7 @@ import trio
 from trio_kubelet.api.validation.formats import directory_name, path_part
 from trio_kubelet.common.caching import LastGood, Shared
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.lanes import STATS
+from trio_kubelet.common.lanes import FILESYSTEMS, STATS, WorkHangs
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService, RuntimeService
 from trio_kubelet.machine import node_reader
@@ -39,6 +40,7 @@ from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podinfo.paths import etc_hosts_path
 from trio_kubelet.stats import disk
 from trio_kubelet.stats.cgroup_map import NOWHERE, CgroupMap, map_cgroups
+from trio_kubelet.stats.filesystems import sizes_of
 from trio_kubelet.stats.runtime_values import pods_of, runtime_disks, uses_of, with_uses
 
 _RUNNING: Final = cri.ContainerFilter(state=cri.ContainerStateValue(state=cri.CONTAINER_RUNNING))
@@ -132,14 +134,14 @@ class StatsCollector:
         self._pods = LastGood("pods of the runtime", self._list_pods, deadline)
         self._uses = LastGood("what containers use", self._list_uses, deadline)
         self._runtime_disks = LastGood("filesystems of the runtime", self._ask_disks, deadline)
-        self._asked: tuple[LastGood[Any], ...] = (self._pods, self._uses, self._runtime_disks)
+        self._figures: tuple[LastGood[Any], ...] = (self._pods, self._uses, self._runtime_disks)
         self._usage: Shared[StatsSnapshot] = Shared(self._collect, settings.max_age)
-        self._disk: Shared[tuple[PodSample, ...]] = Shared(self._collect_disk, settings.disk_max_age)
+        self._disk = LastGood("what logs and volumes take", self._collect_disk, deadline)
 
     async def run(self) -> None:
-        """Asks the runtime when it is needed, until cancelled."""
+        """Asks the runtime and the disk when it is needed, until cancelled."""
         async with trio.open_nursery() as nursery:
-            for each in self._asked:
+            for each in (*self._figures, self._disk):
                 nursery.start_soon(each.run)
 
     async def usage(self) -> StatsSnapshot:
@@ -151,7 +153,7 @@ class StatsCollector:
         is for a reader in need of fresh figures; volumes are as they were measured last even then.
         """
         snapshot = await self._usage.get(max_age)
-        on_disk = {pod.uid: pod for pod in await self._disk.get(max_age)}
+        on_disk = {pod.uid: pod for pod in await self.disks(max_age)}
         pods = tuple(_with_disk(pod, on_disk.get(pod.uid)) for pod in snapshot.pods)
         return msgspec.structs.replace(snapshot, pods=pods)
 
@@ -162,9 +164,9 @@ class StatsCollector:
         """
         return await self._collect(figures=False)
 
-    async def disks(self) -> tuple[PodSample, ...]:
+    async def disks(self, max_age: float | None = None) -> tuple[PodSample, ...]:
         """The pods with what their logs and volumes take alone; the runtime is asked for no figures."""
-        return await self._disk.get()
+        return await self._disk.get(self._settings.disk_max_age if max_age is None else max_age) or ()
 
     async def _collect(self, *, figures: bool = True) -> StatsSnapshot:
         pods, failed = await self._ask_runtime(figures=figures)
@@ -174,7 +176,7 @@ class StatsCollector:
         read: list[PodSample] = []
         for start in range(0, len(pods), BATCH):
             read += await STATS.run(self._read_pods, pods[start : start + BATCH], self._where)
-        node = await STATS.run(self._read_node, pods)
+        node = await self._with_filesystems(await STATS.run(self._read_node), pods)
         if figures:
             self._rates.next_round()
         return StatsSnapshot(at_ns=self._clock.now_ns(), node=node, pods=tuple(read), failed=failed)
@@ -183,7 +185,7 @@ class StatsCollector:
         """The pods as the runtime named them last, and whether it failed to tell them or anything of them;
         those that run with its `figures`, or all, without.
         """
-        asked = self._asked if figures else (self._pods,)
+        asked = self._figures if figures else (self._pods,)
         async with trio.open_nursery() as nursery:
             for each in asked:
                 nursery.start_soon(each.get)
@@ -250,17 +252,23 @@ class StatsCollector:
         rate = self._rates.read(path, use.at_ns, use.cpu)
         return msgspec.structs.replace(container, cgroup=path, use=use, nano_cores=rate)
 
-    def _read_node(self, pods: Sequence[PodSample]) -> NodeSample:
-        s, clock = self._settings, self._clock
+    async def _with_filesystems(self, node: NodeSample, pods: Sequence[PodSample]) -> NodeSample:
+        """The node with its filesystems and those that the runtime has named, but for one that hangs."""
+        root_dir = self._settings.root_dir
         images, containers = self._runtime_disks.last or (None, None)
-        if not _are_apart(images, containers):
-            containers = None
-        mounts = {each.mountpoint for each in (images, containers) if each is not None}
-        for pod in pods:
-            for each in pod.containers:
-                if each.runtime is not None and each.runtime.layer is not None:
-                    mounts.add(each.runtime.layer.mountpoint)
-        found = {mount: node_reader.filesystem_of(mount, clock) for mount in mounts if mount}
+        layers = (each.runtime.layer for pod in pods for each in pod.containers if each.runtime is not None)
+        of_runtime = {each.mountpoint or "" for each in (images, containers, *layers) if each is not None}
+        sizes = await sizes_of({root_dir, *of_runtime} - {""}, self._clock)
+        return msgspec.structs.replace(
+            node,
+            filesystem=sizes.get(root_dir),
+            image_disk=images,
+            container_disk=containers if await _are_apart(images, containers) else None,
+            filesystems={mount: sizes[mount] for mount in of_runtime & sizes.keys()},
+        )
+
+    def _read_node(self) -> NodeSample:
+        s, clock = self._settings, self._clock
         boot = node_reader.boot_time(s.proc)
         kubelet = s.kubelet_cgroup or node_reader.cgroup_of(proc=s.proc)
         system = (
@@ -278,10 +286,6 @@ class StatsCollector:
             root=self._system("/", "/", boot),
             system=tuple(sample for sample in samples if sample is not None),
             network=self._networks.of([1])[0],
-            filesystem=node_reader.filesystem_of(s.root_dir, clock),
-            image_disk=images,
-            container_disk=containers,
-            filesystems={mount: value for mount, value in found.items() if value is not None},
             processes=node_reader.processes_of_machine(clock, s.proc),
         )
 
@@ -300,7 +304,7 @@ class StatsCollector:
         pods, _ = await self._ask_runtime(figures=False)
         read: list[PodSample] = []
         for start in range(0, len(pods), BATCH):
-            read += await STATS.run(self._read_disks, pods[start : start + BATCH])
+            read += await STATS.run(self._read_disks, pods[start : start + BATCH], owner="disks of pods")
         return tuple(read)
 
     def _read_disks(self, pods: Sequence[PodSample]) -> list[PodSample]:
@@ -330,10 +334,14 @@ def _has_files(pod: PodSample) -> bool:
     return not directory_name(pod.uid) and not any(map(path_part, names))
 
 
-def _are_apart(one: RuntimeDisk | None, other: RuntimeDisk | None) -> bool:
+async def _are_apart(one: RuntimeDisk | None, other: RuntimeDisk | None) -> bool:
+    """Whether both are known, and on different filesystems; False while one of them hangs."""
     if one is None or other is None or one.mountpoint == other.mountpoint:
         return False
-    return node_reader.are_apart(one.mountpoint or "", other.mountpoint or "")
+    paths = one.mountpoint or "", other.mountpoint or ""
+    with suppress(WorkHangs):
+        return await FILESYSTEMS.run(node_reader.are_apart, *paths, owner=":".join(paths))
+    return False
 
 
 def _with_disk(pod: PodSample, measured: PodSample | None) -> PodSample:

@@ -1,4 +1,4 @@
-"""The machine's block devices and filesystems, as `/metrics/cadvisor` shows them. Blocking.
+"""How large filesystems are; the machine's block devices and filesystems, as `/metrics/cadvisor` shows them.
 
 As with cAdvisor a filesystem is named after what is mounted, one in memory after where it is mounted. Those
 that pods and containers have mounted are left out: cAdvisor shows the ones that were there when it began.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import msgspec
+import trio
 
 from trio_kubelet.common.clock import Clock
+from trio_kubelet.common.lanes import FILESYSTEMS, STATS, WorkHangs
 from trio_kubelet.common.mountinfo import Mount, parse_mounts
 from trio_kubelet.machine import text
 from trio_kubelet.machine.node_reader import filesystem_of
@@ -34,16 +37,42 @@ class MountedFilesystem(msgspec.Struct, frozen=True, gc=False):
     io: DeviceIO
 
 
-def mounted_filesystems(root_dir: str, clock: Clock, proc: str = "/proc") -> tuple[MountedFilesystem, ...]:
-    """All of the machine but those that cannot be read."""
+async def sizes_of(paths: Iterable[str], clock: Clock) -> dict[str, Filesystem]:
+    """The filesystems with these paths, but those that cannot be read, or hang: each is asked by itself and
+    waited for only shortly.
+    """
+    found: dict[str, Filesystem] = {}
+
+    async def ask(path: str) -> None:
+        with suppress(WorkHangs):
+            size = await FILESYSTEMS.run(filesystem_of, path, clock, owner=path)
+            if size is not None:
+                found[path] = size
+
+    async with trio.open_nursery() as nursery:
+        for path in set(paths):
+            nursery.start_soon(ask, path)
+    return found
+
+
+async def mounted_filesystems(
+    root_dir: str, clock: Clock, proc: str = "/proc"
+) -> tuple[MountedFilesystem, ...]:
+    """All of the machine whose sizes can be had."""
+    mounts, counters = await STATS.run(_mounts_and_counters, root_dir, proc)
+    sizes = await sizes_of((mount.path for _, mount in mounts), clock)
+    return tuple(
+        MountedFilesystem(
+            name, mount.device, sizes[mount.path], text.device_io(counters, mount.device) or DeviceIO()
+        )
+        for name, mount in mounts
+        if mount.path in sizes
+    )
+
+
+def _mounts_and_counters(root_dir: str, proc: str) -> tuple[list[tuple[str, Mount]], bytes | None]:
     listed = (read_file(f"{proc}/self/mountinfo") or b"").decode("utf-8", "surrogateescape")
-    counters = read_file(f"{proc}/diskstats")
-    found = []
-    for name, mount in machine_mounts(parse_mounts(listed), root_dir):
-        if (size := filesystem_of(mount.path, clock)) is not None:
-            io = text.device_io(counters, mount.device) or DeviceIO()
-            found.append(MountedFilesystem(name, mount.device, size, io))
-    return tuple(found)
+    return list(machine_mounts(parse_mounts(listed), root_dir)), read_file(f"{proc}/diskstats")
 
 
 def machine_mounts(mounts: Iterable[Mount], root_dir: str) -> Iterator[tuple[str, Mount]]:
@@ -62,7 +91,7 @@ def machine_mounts(mounts: Iterable[Mount], root_dir: str) -> Iterator[tuple[str
 
 
 def block_devices(proc: str = "/proc") -> dict[str, str]:
-    """Device files by `major:minor`."""
+    """Device files by `major:minor`. Blocking."""
     found = {}
     for line in (read_file(f"{proc}/partitions") or b"").decode("utf-8", "replace").splitlines():
         words = line.split()
