@@ -69,6 +69,8 @@ class World:
         self.layers_after_a_look = ""
         self.layers_at = "9999"
         self.images = 0
+        self.reclaim_seconds = 0.0
+        self.memory_left: int | None = None  # of a node whose disk runs short, too
         self.stuck: set[str] = set()
         self.said = Said()
         self.disk = disk
@@ -109,7 +111,10 @@ class World:
         self.reads += 1
         now = self.frozen_at or self.clock.now_ns()
         name = "nodefs.available" if self.disk else "memory.available"
-        return {name: Signal(self.left(), self.capacity, now), "imagefs.available": Signal(9, 10, now)}
+        signals = {name: Signal(self.left(), self.capacity, now), "imagefs.available": Signal(9, 10, now)}
+        if self.memory_left is not None:
+            signals["memory.available"] = Signal(self.memory_left, self.capacity, now)
+        return signals
 
     async def _alarm(self) -> None:
         await self.alarm.wait()
@@ -135,6 +140,8 @@ class World:
         self.evicted.append((name, grace, message))
         self.evicted_at.append(trio.current_time())
         stopped = trio.Event()
+        if self.memory_left is not None:
+            self.memory_left = self.capacity
         if name not in self.stuck:
             self.uses[name] = 0
             stopped.set()
@@ -176,7 +183,7 @@ class World:
         self.freed.append("containers")
 
     async def unused_images(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.reclaim_seconds)
         self.freed.append("images")
         self.images = 0
 
@@ -575,3 +582,106 @@ async def test_figures_of_the_second_of_the_crossing_are_not_enough(
         assert rfc3339(world.clock.now_ns()) == world.layers_at, "all of this is in one second"
     assert world.looks_at_disks == 1
     assert [name for name, _, _ in world.evicted] == ["greedy"]
+
+
+DISK = Threshold("nodefs.available", "100")
+
+
+async def test_a_runtime_that_takes_minutes_for_its_images_holds_up_nobody_who_goes_for_memory(
+    autojump_clock: Clock,
+) -> None:
+    world = World(HARD, DISK, disk=True)
+    world.add("calm", 100)
+    world.add("leak", 200)
+    world.images, world.reclaim_seconds, world.memory_left = 690, 300.0, 500
+    async with world.running():
+        await trio.sleep(60)
+        assert world.evicted == []
+        world.memory_left = 50
+        await trio.sleep(1)
+        assert [name for name, _, _ in world.evicted] == ["leak"]
+        assert world.monitor.conditions == {"DiskPressure", "MemoryPressure"}
+        await trio.sleep(600)
+    assert [name for name, _, _ in world.evicted] == ["leak"]
+    assert world.freed == ["containers", "images"]
+
+
+async def test_nobody_goes_for_a_disk_before_all_is_reclaimed_and_then_by_what_is_left_then(
+    autojump_clock: Clock,
+) -> None:
+    world = World(DISK, disk=True)
+    world.add("calm", 100, size_limit="1M")
+    world.add("big", 300, size_limit="1M")
+    world.images, world.reclaim_seconds, world.taken = 300, 300.0, 300
+    async with world.running():
+        await trio.sleep(290)
+        world.taken = 530
+        assert (world.evicted, world.freed) == ([], ["containers"])
+        await trio.sleep(60)
+    assert [name for name, _, _ in world.evicted] == ["big"]
+    assert "available: 70" in world.evicted[0][2]
+    assert world.freed == ["containers", "images"]
+    assert [reason for _, reason, _ in world.said.events] == ["EvictionThresholdMet"]
+
+
+async def test_who_exceeds_its_limit_goes_while_images_are_removed(autojump_clock: Clock) -> None:
+    world = World(DISK, disk=True)
+    world.add("pod", 500, size_limit="600")
+    world.images, world.reclaim_seconds = 450, 300.0
+    async with world.running():
+        await trio.sleep(60)
+        assert world.evicted == []
+        world.uses["pod"] = 700
+        await trio.sleep(12)
+        assert [name for name, _, _ in world.evicted] == ["pod"]
+
+
+async def test_a_disk_that_nobody_can_be_evicted_for_delays_nobody_who_goes_for_memory(
+    autojump_clock: Clock,
+) -> None:
+    world = World(HARD, DISK, disk=True)
+    world.add("critical", 950, priority=2_000_000_000)
+    world.memory_left = 500
+    async with world.running():
+        await trio.sleep(31)
+        world.memory_left = 50
+        world.add("leak", 10)
+        await trio.sleep(1)
+        assert [name for name, _, _ in world.evicted] == ["leak"]
+
+
+async def test_who_goes_for_memory_may_be_enough_for_the_disk(autojump_clock: Clock) -> None:
+    world = World(HARD, DISK, disk=True)
+    world.add("calm", 100)
+    world.add("hog", 100)
+    world.memory_left = 500
+    async with world.running():
+        await trio.sleep(20)
+        world.uses["hog"], world.memory_left = 850, 50
+        await trio.sleep(60)
+    assert [name for name, _, _ in world.evicted] == ["hog"]
+
+
+async def test_a_pod_goes_once_though_it_is_chosen_for_two_reasons(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(HARD)
+    world.add("calm", 10, size_limit="700")
+    world.add("hog", 10, size_limit="700")
+    world.stuck.add("hog")
+    fast = world.measured
+
+    async def slow(uids: Collection[str] | None = None) -> dict[str, PodStats]:
+        found = await fast(uids)
+        await trio.sleep(2)
+        return found
+
+    monkeypatch.setattr(world, "measured", slow)
+    monkeypatch.setattr(world, "in_use", fast)
+    async with world.running():
+        await trio.sleep(9.9)
+        world.uses["hog"] = 800
+        await trio.sleep(1)
+        world.uses["hog"] = 950
+        await trio.sleep(5)
+    assert [name for name, _, _ in world.evicted] == ["hog"]

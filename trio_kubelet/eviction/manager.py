@@ -1,15 +1,17 @@
 """Evicts pods when the node runs short, and pods that exceed their limits (kubelet: `eviction.Manager`).
 
-One task. It looks at the signals, which costs next to nothing, every five seconds while there is plenty of
+One task looks at the signals, which costs next to nothing, every five seconds while there is plenty of
 everything, else four times a second, and more often where something runs out fast or when the kernel says so.
-What pods use is measured only when a threshold is crossed, or where pods have limits. Everything is decided
-by pure functions over one observation.
+What follows from an observation is done beside it, about each kind of shortage one thing at a time: a runtime
+that takes minutes for its images holds up nobody who goes for memory. What pods use is measured only when a
+threshold is crossed, or where pods have limits. Everything is decided by pure functions over one observation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -27,7 +29,14 @@ from trio_kubelet.eviction.metrics import EvictionMetrics
 from trio_kubelet.eviction.monitor import Observation, PressureMonitor
 from trio_kubelet.eviction.pressure import is_relieved
 from trio_kubelet.eviction.ranking import are_measured_since
-from trio_kubelet.eviction.thresholds import INODES, STORAGE, Signal, pause_before_next, resource_of
+from trio_kubelet.eviction.thresholds import (
+    INODES,
+    STORAGE,
+    Signal,
+    Threshold,
+    pause_before_next,
+    resource_of,
+)
 from trio_kubelet.podinfo.doors import NodeRecorderDoor
 from trio_kubelet.stats.summary_types import PodStats
 
@@ -69,6 +78,25 @@ async def never() -> None:
     await trio.sleep_forever()
 
 
+class _Line:
+    """One kind of shortage: what is done about it, one thing at a time, and when again."""
+
+    def __init__(self, due: float = -math.inf, *, on_disk: bool = False) -> None:
+        self.busy = False
+        self.due = due
+        self.on_disk = on_disk
+        self.reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
+        self.trouble = Trouble()  # why nobody can be evicted for it
+
+    def has(self, threshold: Threshold) -> bool:
+        """Whether what is short by this threshold is of this kind."""
+        return (resource_of(threshold.signal) in (STORAGE, INODES)) is self.on_disk
+
+    def pods_next(self, signal: str, after: float = LOOK_AGAIN) -> None:
+        """Nothing is reclaimed for this signal any more; so many seconds from now pods are looked at."""
+        self.reclaimed_for, self.due = signal, trio.current_time() + after
+
+
 class EvictionManager:
     """Acts on what the monitor observes."""
 
@@ -96,84 +124,118 @@ class EvictionManager:
         self._alarm = alarm
         self._signals: Mapping[str, Signal] = {}
         self._looked_at = self._began = trio.current_time()
-        self._limits_due = trio.current_time() + PERIOD
-        self._act_due = -math.inf
-        self._reclaimed_for = ""  # the signal for which nothing more can be reclaimed, only pods be evicted
-        self._trouble = Trouble()  # why nobody can be evicted for it
+        self._limits = _Line(trio.current_time() + PERIOD)
+        self._running_out = _Line()  # memory, PIDs
+        self._disks = _Line(on_disk=True)
+        self._pause = trio.CancelScope()  # before the next look
 
     async def run(self) -> None:
         """Observes and evicts until cancelled."""
-        while True:
-            pause = await self.round()
-            with trio.move_on_after(pause):
-                await self._alarm()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._pause = trio.CancelScope()
+                pause = await self.round(nursery)
+                self._pause.deadline = trio.current_time() + pause
+                with self._pause:
+                    await self._alarm()
 
-    async def round(self) -> float:
-        """One observation and what follows from it; returns the seconds until the next."""
+    async def round(self, nursery: trio.Nursery) -> float:
+        """One observation; what follows from it is begun. Returns the seconds until the next."""
         now, before, looked_at = trio.current_time(), self._signals, self._looked_at
         seen = await self._monitor.look()
         self._signals, self._looked_at = seen.signals, now
-        if victims := await self._over_limits(seen):
-            await self._evict(victims)
-            return 0.0
-        if seen.met and now >= self._act_due:
-            chosen = await self._starved(seen)
-            if chosen is not None:
-                await self._evict([chosen])
-                if not _is_on_disk(chosen.signal):
-                    self._act_due = -math.inf  # what goes on running out does not wait
-                return 0.0
-        elif not self._monitor.pressure.met:
-            self._act_due, self._reclaimed_for = -math.inf, ""
+        if self._settings.limits:
+            self._begin(nursery, self._limits, self._over_limits, seen)
+        for line in (self._running_out, self._disks):
+            if met := tuple(filter(line.has, seen.met)):
+                self._begin(nursery, line, self._starved, msgspec.structs.replace(seen, met=met))
+            elif not line.busy and not any(map(line.has, self._monitor.pressure.met)):
+                line.due, line.reclaimed_for = -math.inf, ""
         elapsed, cpus = now - looked_at, self._settings.cpus
         return pause_before_next(seen.thresholds, seen.signals, before, elapsed, cpus)
 
-    async def _over_limits(self, seen: Observation) -> list[Victim]:
-        """Pods that exceed their limits of local storage, looked at each period."""
-        if not self._settings.limits or trio.current_time() < self._limits_due:
-            return []
-        self._limits_due = trio.current_time() + PERIOD
+    def _begin(
+        self,
+        nursery: trio.Nursery,
+        line: _Line,
+        act: Callable[[_Line, Observation], Awaitable[bool]],
+        seen: Observation,
+    ) -> None:
+        if not line.busy and trio.current_time() >= line.due:
+            line.busy, line.due = True, trio.current_time() + PERIOD
+            nursery.start_soon(self._do, line, act, seen)
+
+    async def _do(
+        self, line: _Line, act: Callable[[_Line, Observation], Awaitable[bool]], seen: Observation
+    ) -> None:
+        try:
+            if await act(line, seen):
+                self._pause.cancel()  # it is looked at once what came of it
+        finally:
+            line.busy = False
+
+    async def _over_limits(self, line: _Line, seen: Observation) -> bool:
+        """Ends pods that exceed their limits of local storage; whether there were any."""
         limited = [pod for pod in self._pods.candidates() if has_limits(pod)]
         if not limited:
-            return []
+            return False
         stats = await self._stats.measured({pod.metadata.uid for pod in limited})
-        return over_their_limits(limited, stats or {}, seen.layout)
+        victims = over_their_limits(limited, stats or {}, seen.layout)
+        await self._evict(victims)
+        return bool(victims)
 
-    async def _starved(self, seen: Observation) -> Victim | None:
-        """What the most urgent threshold asks for: something is reclaimed, or there is a pod to evict."""
+    async def _starved(self, line: _Line, seen: Observation) -> bool:
+        """What the most urgent threshold asks for: something is reclaimed, or a pod is evicted. Whether it is
+        to be looked again at once.
+        """
         urgent = seen.met[0]
         resource = resource_of(urgent.signal)
-        self._act_due = trio.current_time() + PERIOD
-        if urgent.signal != self._reclaimed_for:
-            self._trouble.over()
+        if urgent.signal != line.reclaimed_for:
+            line.trouble.over()
             log.info("Eviction manager: attempting to reclaim", resourceName=resource)
             self._events.record_node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
-            if await self._reclaimed(seen):
-                log.info(
-                    "Eviction manager: able to reduce resource pressure without evicting pods.",
-                    resourceName=resource,
-                )
-                return None
-            what = observed(urgent, seen.signals)
-            log.info("Eviction manager: must evict pod(s) to reclaim", resourceName=resource, observed=what)
-        self._reclaimed_for = ""
+            if first := reclaims(urgent.signal, seen.layout):
+                if await self._is_enough(line, first, seen.thresholds):
+                    log.info(
+                        "Eviction manager: able to reduce resource pressure without evicting pods.",
+                        resourceName=resource,
+                    )
+                    return False
+                line.pods_next(urgent.signal, 0)  # by what is seen now: it may have taken minutes
+                return True
+        what = observed(urgent, seen.signals)
+        log.info("Eviction manager: must evict pod(s) to reclaim", resourceName=resource, observed=what)
+        line.reclaimed_for = ""
+        chosen = await self._chosen(line, seen)
+        if chosen is None:
+            return False
+        if line.on_disk and (self._running_out.busy or self._limits.busy):
+            line.pods_next(urgent.signal)  # who goes for something else may be enough
+            return False
+        await self._evict([chosen])
+        if not line.on_disk:
+            line.due = -math.inf  # what goes on running out does not wait
+        return True
+
+    async def _chosen(self, line: _Line, seen: Observation) -> Victim | None:
+        """The pod to evict, if there is one and enough is known of all."""
+        urgent = seen.met[0]
         pods = self._pods.candidates()
         if not pods:
-            self._tell_once("eviction thresholds have been met, but no pods are active to evict")
+            self._tell_once(line, "eviction thresholds have been met, but no pods are active to evict")
             if trio.current_time() - self._began < STARTING:
-                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
+                line.pods_next(urgent.signal)
             return None
-        on_disk = _is_on_disk(urgent.signal)
-        stats = await (self._stats.measured() if on_disk else self._stats.in_use())
+        stats = await (self._stats.measured() if line.on_disk else self._stats.in_use())
         if stats is not None and not self._are_fresh(seen, pods, stats):
             await self._stats.look_at_disks()
             stats = await self._stats.measured()
             if stats is not None and not self._are_fresh(seen, pods, stats, looked=True):
-                self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
+                line.pods_next(urgent.signal)
                 return None
         if stats is None:  # whoever went now would go by chance
-            self._tell_once("failed to get summary stats")
-            self._reclaimed_for, self._act_due = urgent.signal, trio.current_time() + LOOK_AGAIN
+            self._tell_once(line, "failed to get summary stats")
+            line.pods_next(urgent.signal)
             return None
         self._note_ages(seen)
         chosen = victim(seen.met, seen.signals, seen.layout, pods, stats, self._settings.max_grace)
@@ -181,8 +243,8 @@ class EvictionManager:
             log.info("Eviction manager: unable to evict any pods from the node")
         return chosen
 
-    def _tell_once(self, why: str) -> None:
-        if self._trouble.is_new(why):
+    def _tell_once(self, line: _Line, why: str) -> None:
+        if line.trouble.is_new(why):
             log.error(f"Eviction manager: {why}")
 
     def _are_fresh(
@@ -201,15 +263,16 @@ class EvictionManager:
         signal = seen.met[0].signal
         return are_measured_since(crossed, signal, seen.layout, pods, stats, looked=looked)
 
-    async def _reclaimed(self, seen: Observation) -> bool:
-        """Frees what no pod needs; whether that is enough."""
-        first = reclaims(seen.met[0].signal, seen.layout)
+    async def _is_enough(
+        self, line: _Line, first: Sequence[Reclaim], thresholds: Sequence[Threshold]
+    ) -> bool:
+        """Frees what no pod needs; whether nothing of this kind is short any more."""
         for each in first:
             if each is Reclaim.CONTAINERS:
                 await self._reclaim.dead_containers()
             else:
                 await self._reclaim.unused_images()
-        return bool(first) and is_relieved(seen.thresholds, await self._monitor.signals())
+        return is_relieved([*filter(line.has, thresholds)], await self._monitor.signals())
 
     def _note_ages(self, seen: Observation) -> None:
         for threshold in seen.met:
@@ -218,10 +281,13 @@ class EvictionManager:
 
     async def _evict(self, victims: Sequence[Victim]) -> None:
         """Ends them, all at once, and waits for a while until nothing is left of them."""
+        waiting: set[str] = set()
         async with trio.open_nursery() as nursery:
+            there = {pod.metadata.uid for pod in self._pods.candidates()}
             for each in victims:
-                nursery.start_soon(self._evict_one, each)
-        waiting = {each.pod.metadata.uid for each in victims}
+                if each.pod.metadata.uid in there:  # it has not gone for something else meanwhile
+                    waiting.add(each.pod.metadata.uid)
+                    self._evict_one(nursery, each)
         for _ in range(round(CLEANUP / CLEANUP_POLL)):
             waiting = {uid for uid in waiting if not self._pods.is_finished(uid)}
             if not waiting:
@@ -229,8 +295,8 @@ class EvictionManager:
             await trio.sleep(CLEANUP_POLL)
         log.info("Eviction manager: timed out waiting for pods to be cleaned up", pods=len(waiting))
 
-    async def _evict_one(self, chosen: Victim) -> None:
-        try:
+    def _evict_one(self, nursery: trio.Nursery, chosen: Victim) -> None:
+        with _wall(chosen.pod):
             stopped = self._pods.evict(
                 chosen.pod,
                 grace=chosen.grace,
@@ -240,11 +306,18 @@ class EvictionManager:
                 why=chosen.why,
             )
             self._metrics.evictions.labels(chosen.signal).inc()
+            nursery.start_soon(self._wait_stopped, chosen, stopped)
+
+    async def _wait_stopped(self, chosen: Victim, stopped: trio.Event) -> None:
+        with _wall(chosen.pod):
             if await self._pods.wait_stopped(chosen.pod, stopped, chosen.grace):
                 log.info("Eviction manager: pod is evicted successfully", pod=chosen.pod)
-        except Exception as exc:  # whatever one victim raises, the others go
-            log.error("Unexpected error in evicting a pod", pod=chosen.pod, err=exc)
 
 
-def _is_on_disk(signal: str) -> bool:
-    return resource_of(signal) in (STORAGE, INODES)
+@contextmanager
+def _wall(victim: v1.Pod) -> Iterator[None]:
+    """Whatever one victim raises, the others go."""
+    try:
+        yield
+    except Exception as exc:
+        log.error("Unexpected error in evicting a pod", pod=victim, err=exc)
