@@ -39,6 +39,22 @@ async def test_one_that_hangs_takes_one_place(autojump_clock: trio.testing.MockC
     assert done == list(range(1, 10))
 
 
+async def test_those_that_hang_step_aside_where_they_may(autojump_clock: trio.testing.MockClock) -> None:
+    done: list[int] = []
+
+    async def work(number: int) -> None:
+        await trio.sleep(1000 if number < 5 else 1)
+        done.append(number)
+
+    with trio.move_on_after(30):
+        await for_each(range(10), work, 2, aside=5)
+    assert sorted(done) == list(range(5, 10))
+    done.clear()
+    with trio.move_on_after(30):
+        await for_each(range(10), work, 2, aside=2)
+    assert not done, "no more than so many"
+
+
 async def test_what_is_raised_ends_the_others(autojump_clock: trio.testing.MockClock) -> None:
     async def work(number: int) -> None:
         await trio.sleep(number)

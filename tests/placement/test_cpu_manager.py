@@ -41,7 +41,7 @@ class Node:
         self.asked: list[str] = []  # the IDs of containers
         self.cpus: dict[str, list[str]] = {}
         self.down = False
-        self.hangs = ""  # the ID of a container for which the runtime does not answer
+        self.hangs: frozenset[str] = frozenset()  # IDs of containers for which the runtime does not answer
         self.takes = 0.0  # seconds until it answers
 
     def active(self) -> Collection[v1.Pod]:
@@ -60,7 +60,7 @@ class Node:
         self.asked.append(container_id)
         if self.down:
             raise Unavailable("the runtime is away")
-        if container_id == self.hangs:
+        if container_id in self.hangs:
             await trio.sleep(120)
             raise DeadlineExceeded("no answer")
         await trio.sleep(self.takes)
@@ -193,7 +193,7 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
 ) -> None:
     """CPUs that one gets for itself are left by all others but the one that hangs."""
     node = Node()
-    node.hangs = "c-0"
+    node.hangs = frozenset({"c-0"})
     node.containers = [Running("other", f"k{number}", f"c-{number}") for number in range(40)]
     async with running_manager(node, tmp_path) as cpus:
         await trio.sleep(15)
@@ -206,9 +206,20 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
         assert left != "0-15"
         await trio.sleep(1)
         assert node.cpus == {f"c-{number}": ["0-15", left] for number in range(1, 40)}
-        node.hangs = ""
+        node.hangs = frozenset()
         await trio.sleep(130)
         assert node.cpus["c-0"] == [left]
+
+
+async def test_many_containers_whose_update_hangs_hold_up_no_other(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    node = Node()
+    node.hangs = frozenset(f"c-{number}" for number in range(30))
+    node.containers = [Running("other", f"k{number}", f"c-{number}") for number in range(40)]
+    async with running_manager(node, tmp_path):
+        await trio.sleep(15)
+        assert node.cpus == {f"c-{number}": ["0-15"] for number in range(30, 40)}
 
 
 async def test_what_was_assigned_while_a_container_was_told_it_is_told_at_once(

@@ -323,6 +323,21 @@ async def test_a_container_that_cannot_be_removed_holds_up_no_other(
         assert len(here.containers) == 2
 
 
+async def test_many_sandboxes_that_hang_hold_up_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """As where a network plugin does not answer for some: each takes minutes, and the oldest come first."""
+    async with world(tmp_path) as here:
+        for number in range(20):
+            a_pod = pod(uid=f"uid-{number}", name=f"web-{number}")
+            await here.sync_ok(a_pod)
+            observed = await here.status(a_pod)
+            await here.runtime.kill_pod(None, observed)
+            await here.runtime.prune(await here.status(a_pod), "", True)
+        here.fail("RemovePodSandbox", Kind.HANG, count=12)
+        with trio.move_on_after(10):
+            await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
+        assert len(here.sandboxes) == 12
+
+
 async def test_links_are_searched_when_logs_were_left_behind(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

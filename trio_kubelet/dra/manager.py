@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
-from trio_kubelet.common.each import for_each
+from trio_kubelet.common.each import ASIDE, for_each
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.state_file import StateFile
@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 RECONCILE_PERIOD: Final = 60.0
 """Seconds between looks for claims of pods that are over (kubelet: `defaultReconcilePeriod`)."""
-_AT_ONCE: Final = 16  # pods whose claims are given back; a driver may hang for each
+_AT_ONCE: Final = 16  # pods whose claims are given back
 
 _Name = tuple[str, str]  # namespace and name
 
@@ -243,7 +243,7 @@ class DraManager:
                     "Unpreparing pod resources in reconcile loop failed, will retry", podUID=uid, err=exc
                 )
 
-        await for_each(over, give_back, _AT_ONCE)
+        await for_each(over, give_back, _AT_ONCE, ASIDE)
 
     # What others ask
 

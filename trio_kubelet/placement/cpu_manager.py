@@ -15,7 +15,9 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.cpusets import NONE, CPUSet, cpus_text, parse_cpus
+from trio_kubelet.common.each import ASIDE, LENT
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.places import Places
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
@@ -38,7 +40,7 @@ from trio_kubelet.podinfo.pinned import PinnedCPUs
 log = get_logger(__name__)
 
 POLICY: Final = "static"
-_AT_ONCE: Final = 16  # containers whose CPUs are set; one may hang in the runtime for two minutes
+_AT_ONCE: Final = 16  # containers whose CPUs are set
 
 
 class CPUManager(PlacementManager[CPUState, CPUSet]):
@@ -73,7 +75,7 @@ class CPUManager(PlacementManager[CPUState, CPUSet]):
         alignment.show_cpus()
         self._told: dict[str, str] = {}  # the CPUs of each running container, by id
         self._telling: set[str] = set()  # IDs of containers whose CPUs are being set
-        self._places = trio.CapacityLimiter(_AT_ONCE)
+        self._places = Places(_AT_ONCE, lent=LENT, aside=ASIDE)
         self._changed = trio.Event()
 
     # Admission

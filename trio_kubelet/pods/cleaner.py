@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 import trio
 
 from trio_kubelet.api.errors import aggregate_errors
+from trio_kubelet.common.each import ASIDE, LENT
 from trio_kubelet.common.error_groups import leaves
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
@@ -34,8 +35,6 @@ GC_PERIOD = 60.0  # seconds
 GC_GAP = 1.0  # seconds between two collections, however often one is asked for
 STEP_DEADLINE = 120.0  # seconds for what is left of one pod
 PARALLEL = 8
-LENT = 2.0  # seconds for which one that takes long keeps its turn
-ASIDE = 64  # so many go on without one
 TOLD = 1000
 """So many failures are remembered, to tell of each once: housekeeping asks for what is left ever again."""
 

@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.common.each import for_each
+from trio_kubelet.common.each import ASIDE, for_each
 from trio_kubelet.common.lanes import LOGS
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, NotFound
@@ -224,7 +224,7 @@ class GarbageCollector:
             if not young_ns < container.created_at <= now_ns  # later than now: the clock was set back
         }
         doomed = containers_to_remove(dead.values(), policy, is_doomed)
-        await for_each(doomed, self._remove_container, _AT_ONCE)
+        await for_each(doomed, self._remove_container, _AT_ONCE, ASIDE)
 
     async def _remove_container(self, container: DeadContainer) -> None:
         try:
@@ -254,7 +254,7 @@ class GarbageCollector:
             )
             for sandbox in await self._runtime.list_pod_sandboxes()
         ]
-        await for_each(sandboxes_to_remove(found, is_doomed), self._remove_sandbox, _AT_ONCE)
+        await for_each(sandboxes_to_remove(found, is_doomed), self._remove_sandbox, _AT_ONCE, ASIDE)
 
     async def _remove_sandbox(self, sandbox: FoundSandbox) -> None:
         """Removes a sandbox without containers."""
