@@ -194,6 +194,56 @@ async def test_one_bad_container_does_not_keep_the_others(tmp_path: Path, autoju
         assert sorted(len(os.listdir(log.parent)) for log in logs) == [1, 2]
 
 
+@pytest.mark.parametrize("method", ["ContainerStatus", "ReopenContainerLog"])
+async def test_a_log_that_hangs_in_the_runtime_holds_up_no_other(
+    method: str, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Not in this round, nor in those after it: the log of a container that writes much fills the disk."""
+    rotation = RotationSettings(max_size=100, max_files=9, workers=1, interval=10)
+    async with world(tmp_path, rotation=rotation) as here:
+        await running(here)
+        other = pod(container("web", command=["sh", "-c", "echo hi; sleep 99999"]), name="other", uid="uid-2")
+        await here.sync_ok(other)
+        hung, healthy = sorted(Path(each.log_path) for each in here.containers)
+        pods = await observed(here)
+        here.fail(method, Kind.HANG, count=1)
+        hung.write_text("x" * 1000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.runtime.rotate_logs, lambda: pods)
+            await trio.sleep(1)
+            for rotated in range(1, 4):
+                healthy.write_text("x" * 1000)
+                await trio.sleep(10)
+                assert len(os.listdir(healthy.parent)) == 1 + rotated
+            assert here.service.calls[method] >= 4
+            await trio.sleep(150)
+            assert len(os.listdir(hung.parent)) == 2, "its turn comes again"
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_disk_that_takes_its_time_to_rename_a_log_holds_up_no_other_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, loop, names = tmp_path / "0.log", threading.get_ident(), dict[str, int]()
+    log.write_text("x" * 1000)
+
+    class Reopening(Running):
+        async def reopen_container_log(self, container_id: str) -> None:
+            log.touch()
+
+    rename = os.rename
+
+    def slow(old: str, new: str) -> None:
+        names[old] = threading.get_ident()
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", slow)
+    runtime: Any = Reopening()
+    await LogRotator(runtime, SystemClock(), SMALL)._rotate("c", str(log))
+    assert len(os.listdir(tmp_path)) == 2
+    assert names[str(log)] != loop
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_whatever_one_log_raises_the_others_are_rotated(
     shape: str, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch

@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+import trio
 
 from trio_kubelet.common.clock import NANOSECONDS, Clock, sleep_with_others
-from trio_kubelet.common.each import for_each
-from trio_kubelet.common.lanes import LOGS
+from trio_kubelet.common.each import ASIDE, LENT
+from trio_kubelet.common.lanes import LOGS, WorkHangs
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.places import Places
 from trio_kubelet.cri.errors import CRIError, NotFound, Unavailable
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import RuntimeService
@@ -38,6 +40,8 @@ _MOST_COMPRESSED = 2 << 30
 """Bytes of a rotated file, or twice what a log may have, if that is more. A larger one, from a container
 that writes faster than can be compressed in the time that a thread has, is removed.
 """
+
+_SIZES = "sizes of logs"
 
 Observed = Callable[[], Iterable[PodStatus]]
 """Tells what is known of all pods."""
@@ -84,16 +88,19 @@ class LogRotator:
         self._runtime = runtime
         self._clock = clock
         self._settings = settings
+        self._places = Places(settings.workers, lent=LENT, aside=ASIDE)
+        self._under_way: set[str] = set()  # IDs of containers
 
     async def run(self, observed: Observed) -> None:
-        """Rotates for ever; failures are logged and tried again in the next round."""
+        """Rotates for ever; failures are logged and tried again in the next round, which waits for none."""
         if self._settings.max_size < 0:
             return
-        while True:
-            await self.rotate_all(observed())
-            await sleep_with_others(self._settings.interval)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._begin(nursery, observed())
+                await sleep_with_others(self._settings.interval)
 
-    async def rotate_all(self, pods: Iterable[PodStatus]) -> None:
+    async def _begin(self, nursery: trio.Nursery, pods: Iterable[PodStatus]) -> None:
         """One round over the running containers of these pods, a few at a time."""
         logs = {
             container.id: container.log_path
@@ -101,47 +108,62 @@ class LogRotator:
             for container in pod.containers
             if container.state is ContainerState.RUNNING and container.log_path
         }
-        due = await LOGS.run(too_large, logs, self._settings.max_size)
+        try:
+            due = await LOGS.run(too_large, logs, self._settings.max_size, owner=_SIZES)
+        except WorkHangs as error:
+            log.error("The sizes of logs cannot be had", err=error)
+            return
+        for container_id in due:
+            if container_id not in self._under_way:
+                self._under_way.add(container_id)
+                nursery.start_soon(self._one, container_id, logs[container_id])
 
-        async def rotate(container_id: str) -> None:
-            try:
-                await self._rotate(container_id, logs[container_id])
-            except NotFound:
-                return
-            except Unavailable as error:  # which is said elsewhere
-                log.v(4).info("No log rotation without the runtime", err=error)
-            except Exception as error:  # CRIError, OSError; whatever it is, the others are rotated
-                log.error("Failed to rotate log for container", containerID=container_id, err=error)
-
-        await for_each(due, rotate, self._settings.workers)
+    async def _one(self, container_id: str, path: str) -> None:
+        try:
+            async with self._places:
+                await self._rotate(container_id, path)
+        except NotFound:
+            return
+        except Unavailable as error:  # which is said elsewhere
+            log.v(4).info("No log rotation without the runtime", err=error)
+        except Exception as error:  # CRIError, OSError; whatever it is, the others are rotated
+            log.error("Failed to rotate log for container", containerID=container_id, err=error)
+        finally:
+            self._under_way.discard(container_id)
 
     async def _rotate(self, container_id: str, path: str) -> None:
         """Rotates one log if it is too large and still written to. Raises CRIError, OSError."""
         status = (await self._runtime.container_status(container_id)).status
         if status.state != cri.CONTAINER_RUNNING:
             return
+        most = self._settings.max_size
         try:
-            size = os.stat(path).st_size
+            large = await LOGS.run(_is_large, path, most, owner=path)
         except FileNotFoundError:
             # The last rotation was cut short between renaming and opening anew.
             await self._runtime.reopen_container_log(container_id)
-            size = os.stat(path).st_size
-        if size < self._settings.max_size:
+            large = await LOGS.run(_is_large, path, most, owner=path)
+        if not large:
             return
         await LOGS.run(tidy_rotated, path, self._settings, owner=path)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(self._clock.now_ns() // NANOSECONDS))
         rotated = f"{path}.{stamp}"
-        os.rename(path, rotated)
+        await LOGS.run(os.rename, path, rotated, owner=path)
         try:
             await self._runtime.reopen_container_log(container_id)
         except CRIError:
-            _rename_back(rotated, path)
+            await LOGS.run(_rename_back, rotated, path, owner=path)
             raise
+
+
+def _is_large(path: str, limit: int) -> bool:
+    """Blocking. Raises OSError."""
+    return os.stat(path).st_size >= limit
 
 
 def _rename_back(rotated: str, path: str) -> None:
     """After a reopening that failed: if nothing was opened, the container still writes into the
-    renamed file. It gets its name back, and the next round tries again. Raises OSError.
+    renamed file. It gets its name back, and the next round tries again. Blocking. Raises OSError.
     """
     if not os.path.exists(path):
         os.rename(rotated, path)
@@ -152,7 +174,7 @@ def too_large(logs: Mapping[str, str], limit: int) -> list[str]:
     found = []
     for container_id, path in logs.items():
         try:
-            large = os.stat(path).st_size >= limit
+            large = _is_large(path, limit)
         except OSError:
             large = True  # what is wrong shows when it is rotated
         if large:
