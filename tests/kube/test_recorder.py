@@ -167,6 +167,48 @@ async def test_a_busy_server_is_asked_again_when_it_says_so(autojump_clock: Mock
         assert [e["count"] for e in setup.found()] == [1]
 
 
+async def test_a_namespace_whose_events_the_server_fails_with_holds_up_no_other(
+    autojump_clock: MockClock,
+) -> None:
+    """As where a webhook for it does not answer."""
+    async with recording() as setup:
+        fails = True
+
+        def refuse(request: Any) -> Refused | None:
+            if fails and "/namespaces/d/" in request.path:
+                return Refused(500, "InternalError", "failed calling webhook")
+            return None
+
+        setup.server.refuse = refuse
+        for message in ("first", "second"):
+            setup.events.record(POD, "Normal", message.title(), message)
+            await trio.sleep(0.1)
+        other = v1.Pod(metadata=v1.ObjectMeta(name="other", namespace="e", uid="u-2"))
+        setup.events.record(other, "Normal", "A", "of another")
+        await trio.sleep(1)
+        assert [e["message"] for e in setup.found()] == ["of another"]
+        await trio.sleep(60)
+        fails = False
+        setup.events.record(POD, "Normal", "Third", "third")
+        await trio.sleep(15)
+        assert [e["message"] for e in setup.found()] == ["of another", "first", "second", "third"]
+        setup.events.record(POD, "Normal", "Fourth", "fourth")
+        await trio.sleep(1)
+        assert len(setup.found()) == 5
+
+
+async def test_events_of_a_namespace_that_wait_have_a_bound(autojump_clock: MockClock) -> None:
+    async with recording() as setup:
+        setup.server.refuse = lambda request: Refused(500, "InternalError", "x")
+        for round in range(3):
+            for number in range(module.QUEUE_SIZE // 2):
+                pod = v1.Pod(metadata=v1.ObjectMeta(name=f"p{round}-{number}", namespace="d", uid="u"))
+                setup.events.record(pod, "Normal", "A", "m")
+            await trio.sleep(0.1)
+        assert setup.dropped("queue") == module.QUEUE_SIZE // 2 - 1
+        assert len(setup.door.attempts) <= 2
+
+
 async def test_a_refused_event_is_not_tried_again(autojump_clock: MockClock) -> None:
     async with recording() as setup:
         no = [Refused(403, "Forbidden", "no")]

@@ -1,13 +1,17 @@
 """Events to the API server: taken at once from everywhere, written one after the other in the background.
 
 Nobody waits here. What comes while the queue is full is dropped and counted; one event is tried twelve times
-over about two minutes, as every Kubernetes component does, then the next ones have their turn.
+over about two minutes, as every Kubernetes component does, then the next ones have their turn. Where the
+server fails with an event, as it does when a webhook for its namespace does not answer, only those of that
+namespace wait for it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 import trio
@@ -27,6 +31,8 @@ log = get_logger(__name__)
 QUEUE_SIZE = 1000
 MAX_TRIES = 12
 RETRY_PAUSE = 10.0
+MOST_ASIDE = 8
+"""Namespaces whose events wait by themselves; each is tried again and again."""
 BREATH = 0.02
 """Seconds the first event after none waits: what it tells of mostly goes on at once, and goes first."""
 
@@ -53,6 +59,7 @@ class APIEventRecorder:
         self._metrics = metrics
         self._random = generator(rng).random
         self._correlator = EventCorrelator()
+        self._aside: dict[str, deque[v1.Event]] = {}  # by namespace, behind one that the server failed with
         self._send, self._receive = trio.open_memory_channel[v1.Event](QUEUE_SIZE)
 
     def record_pod(self, event: PodEvent) -> None:
@@ -80,17 +87,50 @@ class APIEventRecorder:
 
     async def run(self) -> None:
         """Writes events until cancelled; what still waits then is lost."""
-        while True:
-            event = await self._next()
-            write = self._correlator.correlate(event, self._clock.now_ns())
-            if write is None:
-                self._metrics.events_dropped.labels("spam").inc()
-            else:
-                try:
-                    await self._write(write)
-                except Exception as exc:  # an event may hold anything, the others are still to be written
-                    self._metrics.events_dropped.labels("refused").inc()
-                    log.error("Unexpected error in writing an event", err=exc)
+        self._aside.clear()
+        async with trio.open_nursery() as nursery:
+            while True:
+                event = await self._next()
+                namespace = event.metadata.namespace
+                if namespace in self._aside:
+                    self._wait_aside(namespace, event)
+                    continue
+                with self._wall():
+                    if (left := await self._begin(event)) is None:
+                        continue
+                    if _is_of_one(left[1]) and len(self._aside) < MOST_ASIDE:
+                        self._aside[namespace] = deque()
+                        nursery.start_soon(self._go_aside, namespace, *left)
+                    else:
+                        await self._insist(*left)
+
+    def _wait_aside(self, namespace: str, event: v1.Event) -> None:
+        if sum(map(len, self._aside.values())) < QUEUE_SIZE:
+            self._aside[namespace].append(event)
+        else:
+            self._metrics.events_dropped.labels("queue").inc()
+
+    async def _go_aside(self, namespace: str, write: Write, failure: APIFailure) -> None:
+        """Writes an event that the server failed with, then those of its namespace that came meanwhile."""
+        waiting = self._aside[namespace]
+        try:
+            with self._wall():
+                await self._insist(write, failure)
+            while waiting:
+                with self._wall():
+                    if left := await self._begin(waiting.popleft()):
+                        await self._insist(*left)
+        finally:
+            del self._aside[namespace]
+
+    @contextmanager
+    def _wall(self) -> Iterator[None]:
+        """An event may hold anything, the others are still to be written."""
+        try:
+            yield
+        except Exception as exc:
+            self._metrics.events_dropped.labels("refused").inc()
+            log.error("Unexpected error in writing an event", err=exc)
 
     async def _next(self) -> v1.Event:
         try:
@@ -118,24 +158,39 @@ class APIEventRecorder:
             self._metrics.events_dropped.labels("queue").inc()
             log.v(2).info("Unable to record event: too many queued events", object=about.name, reason=reason)
 
-    async def _write(self, write: Write) -> None:
-        last: APIFailure
-        for tries in range(1, MAX_TRIES + 1):
-            try:
-                self._correlator.written(await self._once(write))
+    async def _begin(self, event: v1.Event) -> tuple[Write, APIFailure] | None:
+        """The first try; what is to be tried again, and why, if that did not work."""
+        write = self._correlator.correlate(event, self._clock.now_ns())
+        if write is None:
+            self._metrics.events_dropped.labels("spam").inc()
+            return None
+        failure = await self._try(write)
+        return None if failure is None else (write, failure)
+
+    async def _try(self, write: Write) -> APIFailure | None:
+        """Writes it; why that did not work if it may the next time."""
+        try:
+            self._correlator.written(await self._once(write))
+        except APIError as exc:
+            if _may_pass(exc):
+                return exc
+            self._give_up("refused", write, exc)
+        except APIUnavailable as exc:
+            return exc
+        return None
+
+    async def _insist(self, write: Write, failure: APIFailure) -> None:
+        """All tries after the first."""
+        for tries in range(1, MAX_TRIES):
+            log.v(2).info("Unable to write event (may retry after sleeping)", err=failure)
+            asked = (failure.retry_after or 0.0) if isinstance(failure, APIError) else 0.0
+            # All nodes notice together that the server is back.
+            await trio.sleep(max(asked, RETRY_PAUSE * (self._random() if tries == 1 else 1)))
+            again = await self._try(write)
+            if again is None:
                 return
-            except APIError as exc:
-                if not _may_pass(exc):
-                    self._give_up("refused", write, exc)
-                    return
-                last, asked = exc, exc.retry_after or 0.0
-            except APIUnavailable as exc:
-                last, asked = exc, 0.0
-            if tries < MAX_TRIES:
-                log.v(2).info("Unable to write event (may retry after sleeping)", err=last)
-                # All nodes notice together that the server is back.
-                await trio.sleep(max(asked, RETRY_PAUSE * (self._random() if tries == 1 else 1)))
-        self._give_up("away", write, last)
+            failure = again
+        self._give_up("away", write, failure)
 
     async def _once(self, write: Write) -> v1.Event:
         meta = write.event.metadata
@@ -161,6 +216,11 @@ class APIEventRecorder:
 def _may_pass(exc: APIError) -> bool:
     """Whether the same request may succeed later: the server is busy or about to know us again."""
     return exc.code in (401, 408, 429) or exc.code >= 500
+
+
+def _is_of_one(failure: APIFailure) -> bool:
+    """Whether the server answers, and may well take the events of other namespaces."""
+    return isinstance(failure, APIError) and failure.code in (500, 504)
 
 
 def _expected(exc: APIError) -> bool:
