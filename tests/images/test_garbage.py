@@ -19,7 +19,7 @@ from tests.node.world import Said
 from trio_kubelet.api import v1
 from trio_kubelet.cri.errors import Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.images.manager import ImageGarbage, ImageGCError
+from trio_kubelet.images.manager import MOST_HANGS, TIMEOUT, ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import (
     FoundImage,
     ImagePolicy,
@@ -45,6 +45,7 @@ class Runtime:
         self.lying: set[str] = set()
         self.away = False
         self.slow = 0.0  # seconds that removing one takes
+        self.hanging: set[str] = set()  # are removed never
         self.removing = trio.Event()
         self.config = "{}"  # as the verbose status tells it
         self.short: dict[str, str] = {}  # IDs by names that no list tells
@@ -70,6 +71,8 @@ class Runtime:
     async def remove_image(self, image: cri.ImageSpec) -> None:
         self.removing.set()
         await trio.sleep(self.slow)
+        if image.image in self.hanging:
+            await trio.sleep_forever()
         if image.image in self.refusing:
             raise Unknown("device or resource busy")
         del self.images[image.image]
@@ -282,6 +285,32 @@ async def test_a_runtime_that_takes_too_long_to_remove_an_image(autojump_clock: 
     with pytest.raises(ImageGCError, match=r"freed 0 bytes .*did not remove it in time"):
         await _after_a_while(world)
     assert set(world.runtime.images) == {"a", "b"}
+
+
+async def test_a_runtime_that_removes_nothing_is_given_up_after_two_images(autojump_clock: Clock) -> None:
+    """A disk that is full cannot wait for two minutes with each."""
+    world = World(Runtime(**{f"i{number:02}": 10 for number in range(50)}))
+    await world.garbage.delete_unused()
+    await trio.sleep(130)
+    world.runtime.hanging = set(world.runtime.images)
+    began = trio.current_time()
+    with pytest.raises(ImageGCError, match=r"freed 0 bytes"):
+        await world.garbage.delete_unused()
+    assert trio.current_time() - began == pytest.approx(MOST_HANGS * TIMEOUT)
+
+
+async def test_images_that_hang_let_the_others_go_first_the_next_time(autojump_clock: Clock) -> None:
+    world = World(Runtime(a=10, b=10, c=10, d=10))
+    await world.garbage.delete_unused()
+    await trio.sleep(130)
+    world.runtime.hanging = {"a", "b"}
+    for _ in range(2):
+        with pytest.raises(ImageGCError):
+            await world.garbage.delete_unused()
+    assert set(world.runtime.images) == {"a", "b"}
+    world.runtime.hanging = set()
+    await world.garbage.delete_unused()
+    assert not world.runtime.images
 
 
 async def test_an_image_of_which_nobody_can_tell_counts_as_not_removed(autojump_clock: Clock) -> None:

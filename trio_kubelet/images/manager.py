@@ -17,7 +17,7 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.errors import CRIError
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
 from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService, RuntimeService
@@ -42,6 +42,11 @@ PERIOD: Final = 300.0
 
 TIMEOUT: Final = 120.0
 """Seconds for a call to the runtime: removing a large image takes its time."""
+
+MOST_HANGS: Final = 2
+"""Removals in a row that may hang, each for that long: then the runtime removes nothing at the moment, and
+who waits for space has to look for it elsewhere.
+"""
 
 AGE, SPACE = "age", "space"
 
@@ -77,6 +82,7 @@ class ImageGarbage:
         self._span = span
         self._records: Records = {}
         self._began = trio.current_time()
+        self._hung: set[str] = set()  # IDs of images whose removal hung the last time
         self._turn = trio.Lock()
         self._removed = MetricMaker(registry).counter(
             "kubelet_image_garbage_collected_total",
@@ -151,6 +157,7 @@ class ImageGarbage:
             in_use |= await self._named(found, self._volumes() | await self._sandboxes())
         in_use = {image.id for image in found if _is_any_of(image, in_use)}
         self._records = recorded(self._records, found, in_use, trio.current_time())
+        self._hung &= self._records.keys()
         return removable(self._records, in_use)
 
     async def _of_containers(self) -> set[str]:
@@ -192,11 +199,7 @@ class ImageGarbage:
 
     async def _free_old(self, order: list[ImageRecord]) -> list[ImageRecord]:
         old = too_old(order, self._policy, trio.current_time(), self._began)
-        failures = [
-            text
-            for each in old
-            if not await self._has_come_into_use(each) and (text := await self._remove(each, AGE))
-        ]
+        _, failures = await self._remove_all(old, AGE, None)
         if failures:
             age = format_duration(self._policy.max_age)
             raise ImageGCError(
@@ -207,16 +210,9 @@ class ImageGarbage:
 
     async def _free_space(self, order: Iterable[ImageRecord], amount: int | None) -> int:
         """Removes images until so many bytes are freed (None: all of them). Raises ImageGCError."""
-        freed, failures, now = 0, [], trio.current_time()
-        for each in order:
-            if is_young(each, self._policy, now) or await self._has_come_into_use(each):
-                continue
-            if failure := await self._remove(each, SPACE):
-                failures.append(failure)
-                continue
-            freed += each.image.size
-            if amount is not None and freed >= amount:
-                break
+        now = trio.current_time()
+        grown = [each for each in order if not is_young(each, self._policy, now)]
+        freed, failures = await self._remove_all(grown, SPACE, amount)
         if failures:
             wanted = 2**63 - 1 if amount is None else amount
             raise ImageGCError(
@@ -225,15 +221,37 @@ class ImageGarbage:
             )
         return freed
 
+    async def _remove_all(
+        self, records: Iterable[ImageRecord], reason: str, amount: int | None
+    ) -> tuple[int, list[str]]:
+        """Removes those that nobody uses meanwhile, until so many bytes are freed or the runtime hangs; what
+        was freed, and why others are still there. Those that hung the last time have their turn last.
+        """
+        freed, failures, hangs = 0, list[str](), 0
+        for each in sorted(records, key=lambda record: record.image.id in self._hung):
+            if await self._has_come_into_use(each):
+                continue
+            if failure := await self._remove(each, reason):
+                failures.append(failure)
+            else:
+                freed += each.image.size
+            hangs = hangs + 1 if each.image.id in self._hung else 0
+            if hangs >= MOST_HANGS or (amount is not None and freed >= amount):
+                break
+        return freed, failures
+
     async def _remove(self, record: ImageRecord, reason: str) -> str:
         """Removes an image; why it is still there, "" if it is gone, whatever the runtime said of that."""
         spec = cri.ImageSpec(image=record.image.id, runtime_handler=record.image.handler)
         log.info("Removing image to free bytes", imageID=record.image.id, size=record.image.size)
+        self._hung.discard(record.image.id)
         try:
             with trio.fail_after(TIMEOUT):
                 await self._images.remove_image(spec)
         except (CRIError, trio.TooSlowError) as error:
             if await self._is_there(spec):
+                if isinstance(error, DeadlineExceeded | trio.TooSlowError):
+                    self._hung.add(record.image.id)
                 return str(error) or "the runtime did not remove it in time"
         self._records = {id: each for id, each in self._records.items() if id != record.image.id}
         self._removed.labels(reason).inc()
