@@ -69,7 +69,7 @@ async def start_afterwards(
         agent=agent,
         client=membership.client if membership is not None else None,
         holdings=NodeHoldings(plugged),
-        node=node_itself(node),
+        node=node_itself(nursery, node),
         around=node.traces.served_request,
     )
     certificate = await servers.start(nursery)
@@ -91,7 +91,7 @@ async def start_afterwards(
     log.info("Started kubelet", node=base.machine.node.node_name, version=KUBELET_VERSION)
 
 
-def node_itself(node: RealNode) -> NodeItself:
+def node_itself(nursery: trio.Nursery, node: RealNode) -> NodeItself:
     """The Node object, for who asks this node."""
     base, cluster = node.base, node.cluster
     look = NodeLook(
@@ -103,6 +103,7 @@ def node_itself(node: RealNode) -> NodeItself:
         errors=node.shutdown.errors,
         devices=node.plugged.devices.counts,
     )
+    nursery.start_soon(keep_running, "images of the node", look.run)
     if cluster is None:
         return NodeItself(profile=base.profile, look=look)
     own = cluster.node.own

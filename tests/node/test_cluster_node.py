@@ -32,6 +32,7 @@ from trio_kubelet.node.own_node import host_ips
 from trio_kubelet.node.runtime_health import RuntimeFeatures, RuntimeHealth, features_of
 from trio_kubelet.server.http.messages import Request
 from trio_kubelet.sim.door import sim_services
+from trio_kubelet.sim.faults import Fault, Faults, Kind
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 
@@ -44,13 +45,20 @@ class World:
 
     def __init__(self) -> None:
         self.server = APIServer()
-        self.service = SimService(SimRuntime(), CLOCK)
+        self.faults = Faults()
+        self.service = SimService(SimRuntime(), CLOCK, faults=self.faults)
         services = sim_services(self.service)
         self.health = RuntimeHealth(services.runtime)
         self.said = Said()
         self.address: str | None = "192.0.2.2"
         self.signals: dict[str, Signal] = {}
         places = SignalPlaces(memory=1, root_dir="/", pods_cgroup="/")
+        self.pressure = PressureMonitor(
+            PressureSettings(places=places, thresholds=(Threshold("memory.available", "100Mi"),)),
+            services.images,
+            lambda places: self.signals,
+            self.said,
+        )
         self.node = ClusterNode(
             door=SimulatedDoor(self.server),
             profile=profile(),
@@ -59,12 +67,7 @@ class World:
             runtime=services.runtime,
             images=services.images,
             health=self.health,
-            pressure=PressureMonitor(
-                PressureSettings(places=places, thresholds=(Threshold("memory.available", "100Mi"),)),
-                services.images,
-                lambda places: self.signals,
-                self.said,
-            ),
+            pressure=self.pressure,
             events=self.said,
             clock=CLOCK,
             registry=CollectorRegistry(),
@@ -84,7 +87,10 @@ class World:
         return self.server.store.get(resource, namespace, "node-a")
 
     def ready(self) -> Tree:
-        found: Tree = next(c for c in self.get("nodes")["status"]["conditions"] if c["type"] == "Ready")
+        return self.condition("Ready")
+
+    def condition(self, kind: str) -> Tree:
+        found: Tree = next(c for c in self.get("nodes")["status"]["conditions"] if c["type"] == kind)
         return found
 
 
@@ -218,6 +224,30 @@ async def test_not_ready_before_there_is_a_csi_node(autojump_clock: Clock) -> No
         world.server.refuse = lambda request: None
         await trio.sleep(17)
         assert world.ready()["status"] == "True"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_runtime_that_does_not_list_its_images_holds_up_no_condition(autojump_clock: Clock) -> None:
+    world = World()
+    world.service.runtime.images.pull("busybox")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.health.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(3)
+        shown = world.get("nodes")["status"]["images"]
+        assert shown
+        world.faults.add(Fault(Kind.HANG, "ListImages"))
+        calls = world.service.calls["ListImages"]
+        while world.service.calls["ListImages"] == calls:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        world.signals = {"memory.available": Signal(1 << 20, 1 << 30)}
+        await world.pressure.look()
+        await trio.sleep(4)
+        assert world.condition("MemoryPressure")["status"] == "True"
+        await trio.sleep(60)
+        assert world.get("nodes")["status"]["images"] == shown
+        assert world.service.calls["ListImages"] - calls <= 8
         nursery.cancel_scope.cancel()
 
 

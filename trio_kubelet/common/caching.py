@@ -12,7 +12,9 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
+from trio_kubelet.common.trouble import Trouble
 
 log = get_logger(__name__)
 
@@ -102,6 +104,7 @@ class LastGood(Generic[V]):
         self._what = what
         self._ask = ask
         self._deadline = deadline
+        self._trouble = Trouble()
         self._wanted = trio.Event()
         self._over = trio.Event()  # set when the next question is over that is not asked yet
         self._asked_at = math.inf  # the question that is under way
@@ -129,9 +132,11 @@ class LastGood(Generic[V]):
                 with trio.fail_after(self._deadline):
                     self.last = await self._ask()
                 self.failed, self._answered = False, self._asked_at
+                self._trouble.over()
             except Exception as exc:  # what was told before is there for all who ask meanwhile
                 self.failed = True
-                log.error("What was asked has no answer; the last one stays", about=self._what, err=exc)
+                if self._trouble.is_new(error_words(exc)):
+                    log.error("What was asked has no answer; the last one stays", about=self._what, err=exc)
             finally:
                 self._asked_at = math.inf
                 over.set()

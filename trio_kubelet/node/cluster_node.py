@@ -72,7 +72,7 @@ class ClusterNode:
         self._pressure = pressure
         self.own = OwnNode(door, profile)
         self._csi = CSINodeKeeper(client, self.own, profile.name)
-        seen = look(
+        self._look = look(
             profile,
             health,
             images,
@@ -86,8 +86,8 @@ class ClusterNode:
             client=client,
             own=self.own,
             profile=profile,
-            look=seen,
-            is_well=seen.is_well,
+            look=self._look,
+            is_well=self._look.is_well,
             events=events,
             metrics=NodeMetrics(registry, clock, booted_ns),
             pod_cidr=partial(tell_pod_cidr, runtime),
@@ -108,6 +108,7 @@ class ClusterNode:
                 await self._pressure.look()
             for name, task in (
                 ("own node", self.own.run),
+                ("images of the node", self._look.run),
                 ("node status", self.reporter.run),
                 ("node lease", self.lease.run),
                 ("CSINode", self._csi.run),

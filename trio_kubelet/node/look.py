@@ -11,10 +11,10 @@ import msgspec
 import trio
 
 from trio_kubelet.api import v1
+from trio_kubelet.common.caching import LastGood
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NAMES
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.cri.services import ImageService
 from trio_kubelet.devices.values import Counts
 from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
@@ -40,8 +40,8 @@ async def look_up_addresses(name: str, flag: NodeIPs) -> tuple[str, ...]:
 
 
 class NodeLook:
-    """Gathers a `NodeObservation`. `errors` are further reasons why the node is not ready; `volumes_in_use`
-    are the attachable volumes pods use.
+    """Gathers a `NodeObservation`; `run` has to be running for images to be listed. `errors` are further
+    reasons why the node is not ready; `volumes_in_use` are the attachable volumes pods use.
     """
 
     def __init__(
@@ -66,9 +66,12 @@ class NodeLook:
         self._volumes_in_use = volumes_in_use
         self._devices = devices
         self._addresses = addresses
-        self._listed: list[v1.ContainerImage] | None = None
-        self._listed_at: float | None = None
+        self._listed = LastGood("images of the node", self._list_images, IMAGES_TIMEOUT)
         self._address_error = ""
+
+    async def run(self) -> None:
+        """Asks the runtime for its images when they are wanted, until cancelled."""
+        await self._listed.run()
 
     def is_well(self) -> bool:
         """Whether the node could be ready now; does not wait."""
@@ -79,7 +82,7 @@ class NodeLook:
         seen = NodeObservation(
             now_ns=0,
             addresses=await self._find_addresses(),
-            images=await self._list_images(),
+            images=await self._images_to_show(),
             volumes_in_use=self._volumes_in_use(),
         )
         health = self._health
@@ -108,20 +111,11 @@ class NodeLook:
         self._address_error = ""
         return found
 
-    async def _list_images(self) -> list[v1.ContainerImage] | None:
-        """The images to show, listed anew now and then; the last list while the runtime gives none."""
-        now = trio.current_time()
-        is_fresh = self._listed_at is not None and now - self._listed_at < IMAGES_PERIOD
-        if is_fresh or not self._health.name:  # a runtime without a name does not answer
-            return self._listed
-        try:
-            with trio.fail_after(IMAGES_TIMEOUT):
-                images = await self._images.list_images()
-        except CRIError as exc:
-            log.v(2).info("Images cannot be listed", err=exc)
-        except trio.TooSlowError:
-            log.v(2).info("Images cannot be listed in time")
-            self._listed_at = trio.current_time()
-        else:
-            self._listed, self._listed_at = shown_images(images, self._profile.max_images), now
-        return self._listed
+    async def _images_to_show(self) -> list[v1.ContainerImage] | None:
+        """The images as listed now and then; the last list while the runtime gives none."""
+        if not self._health.name:  # a runtime without a name does not answer
+            return self._listed.last
+        return await self._listed.get(IMAGES_PERIOD)
+
+    async def _list_images(self) -> list[v1.ContainerImage]:
+        return shown_images(await self._images.list_images(), self._profile.max_images)
