@@ -230,6 +230,23 @@ async def test_an_error_about_one_pod_delays_no_other(code: int, reason: str, au
         assert desk.ready("bad")
 
 
+async def test_many_pods_that_the_server_fails_with_hold_up_no_other(autojump_clock: Clock) -> None:
+    """As where a webhook of their namespace does not answer, for which the server waits each time."""
+    desk = Desk()
+    bad = [desk.create(f"bad-{number}") for number in range(300)]
+    uid = desk.create("web")
+    desk.look()
+    desk.server.latency, desk.server.refuse = 5.0, refuse(500, "InternalError", name="bad")
+    async with desk.at_work():
+        for each in bad:
+            desk.say(each)
+        await trio.sleep(300)
+        for ready in (True, False, True):
+            desk.say(uid, ready=ready)
+            await trio.sleep(6)
+            assert desk.ready("web") is ready
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fault", ["hangs", "unavailable"])
 async def test_one_pod_without_an_answer_holds_up_no_other(

@@ -40,6 +40,8 @@ from trio_kubelet.pods.status.patch import may_be_deleted, status_patch, status_
 log = get_logger(__name__)
 
 PARALLEL = 16
+MOST_TROUBLED = 8
+"""Of these, those of pods that the server has failed with."""
 RECONCILE_PERIOD = 10.0  # seconds
 HELD_PAUSE = 1.0
 """Seconds after which a terminal phase that was held back is looked at again."""
@@ -220,12 +222,22 @@ class StatusWriter:
         """The pods to be written now."""
         waiting = [uid for uid in self._due if uid not in self._busy]
         if not self._failures:
-            return waiting[: PARALLEL - len(self._busy)]
+            troubled = [uid for uid in waiting if self._is_troubled(uid)]
+            room = MOST_TROUBLED - sum(map(self._is_troubled, self._busy))
+            others = [uid for uid in waiting if not self._is_troubled(uid)]
+            return (others + troubled[: max(0, room)])[: PARALLEL - len(self._busy)]
         unsuspected = [uid for uid in waiting if uid not in self._suspects]
         if unsuspected and self._may_try and not self._trying:
             self._trying = unsuspected[0]
             return unsuspected[:1]
         return (unsuspected or waiting)[:1] if now >= self._paused_until and not self._busy else []
+
+    def _is_troubled(self, uid: str) -> bool:
+        """Whether the server has failed with it, which may take its time each time, as where a webhook of the
+        pod's namespace does not answer.
+        """
+        entry = self._entries.get(uid)
+        return entry is not None and entry.failures > 0
 
     async def _write(self, uid: str) -> None:
         """One pod, once; what goes wrong decides when it is tried again."""
