@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,12 +20,14 @@ from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Node, container, pod, wait_until
 from trio_kubelet.api import v1
 from trio_kubelet.cgroups.files import find_hierarchies
+from trio_kubelet.common.caching import PATIENCE
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.connect import open_cri
 from trio_kubelet.machine.facts import read_machine
 from trio_kubelet.machine.system import read_system
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
 from trio_kubelet.podresources.proto import api_pb2 as resources
+from trio_kubelet.standalone.cleanup import read_processes
 from trio_kubelet.stats.collector import StatsSettings
 from trio_kubelet.stats.room import StatsRoom, machine_labels
 from trio_kubelet.stats.volumes import VolumeMeter
@@ -186,6 +189,46 @@ async def test_stats_go_on_over_restarts_of_agent_and_runtime(new_node: NewNode)
             again = named(await summary(stats), node, "busy")
             assert again["cpu"]["usageCoreNanoSeconds"] > first["cpu"]["usageCoreNanoSeconds"]
             assert again["containers"][0]["startTime"] == first["containers"][0]["startTime"]
+        await node.stop_agent()
+
+
+async def test_a_shim_that_hangs_takes_only_what_it_alone_knows(new_node: NewNode) -> None:
+    """Whoever scrapes a node gives up after some ten seconds."""
+    async with new_node() as node:
+        await node.start_agent()
+        for name in ("hung", "busy"):
+            node.write(pod(name, container(script=BUSY)))
+            await node.wait_running(name)
+        async with stats_of(node) as stats:
+
+            async def complete() -> Any:
+                found = await summary(stats)
+                layers = [
+                    named(found, node, name)["containers"][0].get("rootfs") for name in ("hung", "busy")
+                ]
+                return found if all(layers) else None
+
+            before = await wait_until(complete, 30, "figures of the runtime", interval=1)
+            [sandbox] = {each.pod_sandbox_id for each in await node.running("hung")}
+            shims = [
+                p.pid for p in read_processes() if "containerd-shim" in p.cmdline and sandbox in p.cmdline
+            ]
+            assert len(shims) == 1
+            os.kill(shims[0], signal.SIGSTOP)
+            try:
+                for _ in range(3):
+                    await trio.sleep(1)
+                    began = trio.current_time()
+                    found = await summary(stats)
+                    assert trio.current_time() - began < PATIENCE + 1
+                    for name in ("hung", "busy"):
+                        now, then = (named(each, node, name) for each in (found, before))
+                        used = now["containers"][0]["cpu"]["usageCoreNanoSeconds"]
+                        assert used > then["containers"][0]["cpu"]["usageCoreNanoSeconds"]
+                        assert now["containers"][0]["memory"]["workingSetBytes"] > 0
+                        assert now["containers"][0]["rootfs"]["usedBytes"] >= 0
+            finally:
+                os.kill(shims[0], signal.SIGCONT)
         await node.stop_agent()
 
 
