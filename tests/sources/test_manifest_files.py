@@ -28,7 +28,8 @@ UNREADABLE = "!unreadable"
 
 
 class Directory:
-    """A directory of texts and the source that looks at it. A text `web:2` is version 2 of the pod `web`.
+    """A directory of texts and the source that looks at it. A text `web:2` is version 2 of the pod `web`, and
+    one of `web:2#u` names its UID, `u`.
 
     `BAD…` is no manifest, `UNREADABLE` gives an error when it is read.
     """
@@ -108,8 +109,9 @@ class Directory:
             return Content(digest=b"EIO", error="cannot be read", again=True)
         if text.startswith(BAD):
             return Content(digest=text.encode(), error=text)
-        # Like the real UID, this one depends on the content and on the file.
-        return Content(digest=text.encode(), pod=pod(f"{text}@{name}", text.partition(":")[0]))
+        # Like the real UID of a manifest that names none, this one depends on the content and on the file.
+        uid = text.partition("#")[2] or f"{text}@{name}"
+        return Content(digest=text.encode(), pod=pod(uid, text.partition(":")[0]))
 
 
 def running(**files: str) -> Directory:
@@ -451,6 +453,20 @@ def test_a_copy_that_is_gone_in_a_moment_takes_nothing_over() -> None:
     directory.look(0.3)
     directory.settle()
     assert (directory.sets, directory.reports) == ([], [])
+
+
+def test_a_copy_with_another_name_and_the_same_uid_is_told_and_takes_nothing_over() -> None:
+    directory = running(web="web:1#u", db="db:1")
+    directory.write("web.new", "new:1#u")
+    directory.settle()
+    directory.write("db", "db:2")
+    directory.settle()
+    assert directory.in_force() == ["db:2@db", "u"]
+    assert [each.metadata.name for each in directory.state.pods] == ["db", "web"]
+    assert directory.shadows() == [("web.new", "web")]
+    directory.remove("web")
+    directory.settle()
+    assert [each.metadata.name for each in directory.state.pods] == ["db", "new"]
 
 
 def test_of_two_copies_at_the_start_the_first_name_wins() -> None:

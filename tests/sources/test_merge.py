@@ -124,6 +124,25 @@ def test_of_two_pods_with_one_name_the_first_stays() -> None:
     assert changed(result) == {"adds": ["a", "c"], "duplicates": ["b"]}
 
 
+def test_of_two_pods_with_one_uid_the_first_stays() -> None:
+    given = [pod("u", "web"), pod("u", "copy", image="y"), pod("b")]
+    first = merge({}, SET, given, "file", SECOND)
+    assert changed(first) == {"adds": ["u", "b"], "duplicates": ["u"]}
+    assert [each.metadata.name for each in first.duplicates] == ["copy"]
+    assert changed(merge(first.known, SET, given, "file", SECOND)) == {"duplicates": ["u"]}
+
+
+@pytest.mark.parametrize("op", [SET, ADD, UPDATE])
+def test_another_name_under_a_known_uid_is_a_remove_and_an_add(op: PodOperation) -> None:
+    pods = KnownPods()
+    pods.apply(SET, [pod("u", "web")], "file", SECOND)
+    result = pods.apply(op, [pod("u", "renamed")], "file", SECOND)
+    assert changed(result) == {"removes": ["u"], "adds": ["u"]}
+    assert result.removes[0].metadata.name == "web"
+    assert result.adds[0].metadata.name == "renamed"
+    assert changed(pods.apply(ADD, [pod("v", "web")], "file", SECOND)) == {"adds": ["v"]}
+
+
 def test_given_pods_are_never_changed() -> None:
     given = pod("a", annotations={"x": "y"})
     copy = msgspec.json.encode(given)

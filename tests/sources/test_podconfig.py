@@ -181,17 +181,22 @@ async def test_every_change_is_delivered_in_the_order_of_its_source(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_duplicate_name_is_an_event(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize(
+    ("copy", "same"), [(pod("b", "web"), 'name "web"'), (pod("a", "copy"), 'UID "a"')], ids=["name", "UID"]
+)
+async def test_a_duplicate_is_an_event(copy: Pod, same: str, autojump_clock: trio.testing.MockClock) -> None:
     events = Events()
     merged = PodConfig(recorder=events, clock=TrioClock(0))
     file = merged.channel("file")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(merged.run)
-        await file.send(PodUpdate(Op.SET, "file", (pod("a", "web"), pod("b", "web"))))
+        await file.send(PodUpdate(Op.SET, "file", (pod("a", "web"), copy)))
         assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
         nursery.cancel_scope.cancel()
-    message = 'Error validating pod web_default(b) from file due to duplicate pod name "web", ignoring'
-    assert events.seen == [("b", "FailedValidation", message)]
+    meta = copy.metadata
+    message = f"Error validating pod {meta.name}_default({meta.uid}) from file due to duplicate pod {same}"
+    message += ", ignoring"
+    assert events.seen == [(meta.uid, "FailedValidation", message)]
 
 
 async def test_before_it_runs_no_source_is_ready() -> None:

@@ -2,7 +2,7 @@
 
 A file is not always what its author means: editors move it aside and write it anew, tools write it in
 pieces. What would take a running pod away has to stay as it is for a moment before it counts: a move away,
-a replacement written in place, another file that brings a pod of the same name, a file that cannot be
+a replacement written in place, another file that brings a pod of the same name or UID, a file that cannot be
 read as a manifest. A new complete manifest counts at once (unless somebody still has it open for
 writing), and so does a replacement that was moved into place in one step.
 
@@ -92,7 +92,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to log about a file; `shadowed_by` names the file whose pod has the same name."""
+    """Something to log about a file; `shadowed_by` names the file whose pod has the same name or UID."""
 
     path: str
     error: str = ""
@@ -107,7 +107,7 @@ class DirectoryState(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float = math.inf  # the first look
     delivered: bool = False  # a first set of pods was delivered
     pods: tuple[Pod, ...] = ()
-    owners: Mapping[str, str] = {}  # pod name to the file it comes from
+    owners: Mapping[str, str] = {}  # names and UIDs of pods to the file they come from
     told: frozenset[tuple[str, str]] = frozenset()  # (file, reason or shadowing file) already reported
     error: str = ""  # of the directory, as last told
 
@@ -163,7 +163,7 @@ def advance(
         # Nothing but the deletions: what else there is to be seen belongs to the second step.
         left = {path: known for path, known in state.files.items() if path not in back}
         owners, _ = _owners(left, state.owners, now)
-        pods = tuple(_pod(left[path]) for path in sorted(owners.values()))
+        pods = tuple(_pod(left[path]) for path in sorted({*owners.values()}))
         state = msgspec.structs.replace(state, files=left, owners=owners, pods=pods)
         first = SettlingStep(state=state, sets=(pods,) if pods != first.state.pods else ())
     second = _advance(state, snapshot, contents, writes, now)
@@ -196,7 +196,7 @@ def _advance(
         if file.present or file.good is not None:
             files[path] = file
     owners, takes_over_at = _owners(files, state.owners, now)
-    pods = tuple(_pod(files[path]) for path in sorted(owners.values()))
+    pods = tuple(_pod(files[path]) for path in sorted({*owners.values()}))
     standing = {
         (path, reason): FileReport(path=path, error=reason) for path, reason in snapshot.skipped.items()
     }
@@ -272,8 +272,10 @@ def _pod(file: _File) -> Pod:
     return file.good.pod
 
 
-def _name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+def _claims(pod: Pod) -> tuple[str, str]:
+    """What a pod has to itself: its name and its UID, which is a manifest's own if it names one."""
+    metadata = pod.metadata
+    return f"{metadata.namespace}/{metadata.name}", metadata.uid
 
 
 def _owners(
@@ -281,7 +283,7 @@ def _owners(
 ) -> tuple[dict[str, str], float]:
     """Which file each pod comes from, and when that may change by itself.
 
-    Of two files with a pod of one name the first counts, but it takes over from another one only after
+    Of two files with a pod of one name or UID the first counts, but it takes over from another one only after
     it has settled: an editor's copy may be gone in a moment.
     """
     owners: dict[str, str] = {}
@@ -289,26 +291,30 @@ def _owners(
     for path, file in files.items():  # in order of path
         if file.good is None:
             continue
-        name = _name(_pod(file))
+        claims = _claims(_pod(file))
         settles_at = file.good_since + CONTENT_SETTLES
-        holder = files.get(before.get(name, ""))
-        held = holder is not None and holder.good is not None and _name(_pod(holder)) == name
-        if held and before[name] != path and settles_at > now:
+        rivals = {before[claim] for claim in claims if claim in before} - {path}
+        if settles_at > now and any(_has_any(files.get(rival), claims) for rival in rivals):
             contested_until = min(contested_until, settles_at)
-        else:
-            owners.setdefault(name, path)
+        elif owners.keys().isdisjoint(claims):
+            owners.update(dict.fromkeys(claims, path))
     return owners, contested_until
+
+
+def _has_any(file: _File | None, claims: Collection[str]) -> bool:
+    return file is not None and file.good is not None and not set(_claims(_pod(file))).isdisjoint(claims)
 
 
 def _shadows(
     files: Mapping[str, _File], owners: Mapping[str, str], now: float
 ) -> dict[tuple[str, str], FileReport]:
-    """Files whose pod is left out because another file brings one of the same name, once that is settled."""
+    """Files whose pod is left out because another file brings it, too, once that is settled."""
     shadows: dict[tuple[str, str], FileReport] = {}
     for path, file in files.items():
         if file.good is None or not file.present or file.good_since + CONTENT_SETTLES > now:
             continue
-        name = _name(_pod(file))
-        if owners[name] != path:
-            shadows[path, owners[name]] = FileReport(path=path, shadowed_by=owners[name], pod=name)
+        for claim in _claims(_pod(file)):
+            if (owner := owners.get(claim, path)) != path:
+                shadows[path, owner] = FileReport(path=path, shadowed_by=owner, pod=claim)
+                break
     return shadows

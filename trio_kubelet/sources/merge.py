@@ -37,7 +37,7 @@ Known: TypeAlias = Mapping[str, KnownPod]
 
 
 class Merge(NamedTuple):
-    """What an update did. `duplicates` are pods left out because of an earlier one of the same name."""
+    """What an update did. `duplicates` are pods left out for an earlier one of the same name or UID."""
 
     known: dict[str, KnownPod]
     adds: tuple[Pod, ...] = ()
@@ -61,21 +61,21 @@ class KnownPods:
         result = merge(concerned, op, pods, source, now_ns)
         if op is PodOperation.SET:
             self._pods = result.known
-            self._uids = {_full_name(entry.pod): uid for uid, entry in result.known.items()}
+            self._uids = {full_name(entry.pod): uid for uid, entry in result.known.items()}
             return result
         for uid, entry in concerned.items():
-            self._uids.pop(_full_name(entry.pod), None)
+            self._uids.pop(full_name(entry.pod), None)
             if uid not in result.known:
                 del self._pods[uid]
         for uid, entry in result.known.items():
             self._pods[uid] = entry
-            self._uids[_full_name(entry.pod)] = uid
+            self._uids[full_name(entry.pod)] = uid
         return result
 
     def _concerned(self, pods: Sequence[Pod]) -> Known:
         """The known pods with the UID or the name of one of these."""
         uids = {pod.metadata.uid for pod in pods}
-        uids.update(uid for pod in pods if (uid := self._uids.get(_full_name(pod))) is not None)
+        uids.update(uid for pod in pods if (uid := self._uids.get(full_name(pod))) is not None)
         return {uid: self._pods[uid] for uid in uids if uid in self._pods}
 
 
@@ -83,8 +83,8 @@ def merge(known: Known, op: PodOperation, pods: Sequence[Pod], source: str, now_
     """Apply one update of a source to its known pods; `now_ns` is the moment new pods are first seen.
 
     SET names all pods of the source: what it does not name is removed. REMOVE removes the named ones.
-    Every other operation brings pods that are added or compared. A pod with a known name and another
-    UID replaces the known one: a remove and an add.
+    Every other operation brings pods that are added or compared. A pod with a known name and another UID, or
+    with a known UID and another name, replaces the known one: a remove and an add.
     """
     if op is PodOperation.REMOVE:
         gone = {pod.metadata.uid for pod in pods}
@@ -100,25 +100,39 @@ def merge(known: Known, op: PodOperation, pods: Sequence[Pod], source: str, now_
         kept = {
             uid: entry
             for uid, entry in known.items()
-            if uid in changes.known or _full_name(entry.pod) not in accepted
+            if uid in changes.known or full_name(entry.pod) not in accepted
         }
         kept.update(changes.known)
     return changes._replace(
         known=kept,
-        removes=tuple(entry.pod for uid, entry in known.items() if uid not in kept),
+        removes=tuple(entry.pod for uid, entry in known.items() if _named(kept, uid, entry.pod) is None),
         duplicates=duplicates,
     )
 
 
-def _full_name(pod: Pod) -> tuple[str, str]:
+def full_name(pod: Pod) -> tuple[str, str]:
+    """What no two pods of a source may have in common, beside their UID."""
     metadata = pod.metadata
     return metadata.name, metadata.namespace
 
 
+def _named(known: Known, uid: str, pod: Pod) -> KnownPod | None:
+    """The known pod of that UID, if it has the name of this one; a UID may be a manifest's own words."""
+    entry = known.get(uid)
+    return entry if entry is not None and full_name(entry.pod) == full_name(pod) else None
+
+
 def _distinct(pods: Sequence[Pod]) -> tuple[dict[tuple[str, str], Pod], tuple[Pod, ...]]:
-    """The first pod of each full name, and the others."""
+    """The first pod of each full name and UID, and the others."""
     first: dict[tuple[str, str], Pod] = {}
-    duplicates = [pod for pod in pods if first.setdefault(_full_name(pod), pod) is not pod]
+    uids: set[str] = set()
+    duplicates = []
+    for pod in pods:
+        if full_name(pod) in first or pod.metadata.uid in uids:
+            duplicates.append(pod)
+        else:
+            first[full_name(pod)] = pod
+            uids.add(pod.metadata.uid)
     return first, tuple(duplicates)
 
 
@@ -131,7 +145,7 @@ def _compare(known: Known, pods: Iterable[Pod], source: str, now_ns: int) -> Mer
     reconciles: list[Pod] = []
     for given in pods:
         uid = given.metadata.uid
-        entry = known.get(uid)
+        entry = _named(known, uid, given)
         if entry is not None and entry.given is given:
             merged[uid] = entry
             continue

@@ -18,7 +18,7 @@ from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import PodRecorderDoor
 from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
-from trio_kubelet.sources.merge import KnownPods, Merge
+from trio_kubelet.sources.merge import KnownPod, KnownPods, Merge, full_name
 
 log = get_logger(__name__)
 
@@ -127,18 +127,21 @@ class PodConfig:
         known = self._known.setdefault(source, KnownPods())
         result = known.apply(update.op, update.pods, source, self._clock.now_ns())
         for pod in result.duplicates:
-            self._tell_duplicate(pod, source)
+            self._tell_duplicate(pod, source, result.known.get(pod.metadata.uid))
         first_set = update.op is PodOperation.SET and source not in self._set
         if update.op is PodOperation.SET:
             self._set.add(source)
         return deliveries(result, source, first_set=first_set)
 
-    def _tell_duplicate(self, pod: Pod, source: str) -> None:
-        log.warning("Two pods of a source have the same name, ignoring the later one", pod=pod, source=source)
+    def _tell_duplicate(self, pod: Pod, source: str, namesake: KnownPod | None) -> None:
+        meta = pod.metadata
+        same = f'name "{meta.name}"'
+        if namesake is not None and full_name(namesake.pod) != full_name(pod):
+            same = f'UID "{meta.uid}"'
+        log.warning("Two pods are the same one, ignoring the later", pod=pod, source=source, same=same)
         if self._recorder is not None:
-            meta = pod.metadata
             message = (
                 f"Error validating pod {meta.name}_{meta.namespace}({meta.uid}) from {source} "
-                f'due to duplicate pod name "{meta.name}", ignoring'
+                f"due to duplicate pod {same}, ignoring"
             )
             self._recorder.record(pod, "Warning", "FailedValidation", message)
