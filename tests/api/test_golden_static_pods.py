@@ -18,6 +18,7 @@ from trio_kubelet.api.uid_text import uid_text
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.yaml import load
 from trio_kubelet.native.hashes import container_hash
+from trio_kubelet.podinfo.updates import is_mirror, is_static
 from trio_kubelet.sources.manifest import Origin, static_pod, static_pods, unify
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -93,6 +94,16 @@ def test_the_http_source_leaves_out_host_and_toleration() -> None:
     assert from_url.spec.tolerations is None
     assert from_url.metadata.annotations is not None
     assert from_url.metadata.annotations["kubernetes.io/config.source"] == "http"
+
+
+def test_a_manifest_copied_from_a_mirror_is_a_static_pod() -> None:
+    annotations = dict.fromkeys(("mirror", "hash", "source", "seen"), "somebody")
+    metadata = {"name": "a", "annotations": {f"kubernetes.io/config.{k}": v for k, v in annotations.items()}}
+    spec = {"containers": [{"name": "c", "image": "b"}]}
+    body = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).encode()
+    pod = static_pod(body, Origin(NODE, "file", "/x"))
+    assert not is_mirror(pod)
+    assert is_static(pod)
 
 
 def test_users_of_its_own_on_the_network_of_the_host_need_the_feature_gate() -> None:

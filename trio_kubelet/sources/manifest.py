@@ -24,6 +24,7 @@ from trio_kubelet.api.yaml import load
 from trio_kubelet.native.hashes import static_pod_uid
 from trio_kubelet.podinfo.updates import (
     CONFIG_HASH_ANNOTATION,
+    CONFIG_MIRROR_ANNOTATION,
     CONFIG_SOURCE_ANNOTATION,
     FILE_SOURCE,
     HTTP_SOURCE,
@@ -124,6 +125,8 @@ def _settle(pod: v1.Pod, origin: Origin) -> None:
         CONFIG_HASH_ANNOTATION: metadata.uid,
         CONFIG_SOURCE_ANNOTATION: origin.source,
     }
+    # What was copied from the mirror is not that mirror.
+    metadata.annotations.pop(CONFIG_MIRROR_ANNOTATION, None)
     spec.node_name = origin.node_name
     if origin.source != HTTP_SOURCE:
         spec.tolerations = _tolerating_no_execute(spec.tolerations or [])
