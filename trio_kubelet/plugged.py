@@ -209,6 +209,7 @@ class Plugged:
             registry=base.registry,
             alignment=alignment,
             runs=self.runs,
+            recorder=base.recorder,
         )
         self.allocating = Allocating(self)
 
@@ -345,6 +346,15 @@ class Plugged:
     def runs(self, uid: str) -> bool:
         """Whether the runtime has the pod's sandbox or a container of it running."""
         return self._agent is not None and view_runs(self._agent.pleg.pod(uid))
+
+    def ending(self) -> Collection[str]:
+        """UIDs of pods of which something still runs though no source wants them, or they were refused."""
+        if self._agent is None:
+            return ()
+        workers = self._agent.room.workers.known().items()
+        running = {uid for uid, worker in workers if worker.may_run_containers}
+        running.update(filter(self.runs, self._agent.pleg.pods()))
+        return running.difference(pod.metadata.uid for pod in self.active())
 
     def running(self) -> Iterable[Running]:
         """Containers of active pods that run."""

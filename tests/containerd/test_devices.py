@@ -93,6 +93,33 @@ async def test_pods_get_devices_and_keep_them(new_node: NewNode) -> None:
             assert [each.id for each in await node.running("one")] == [before.id]
 
 
+async def test_a_device_is_free_when_the_pod_that_has_it_has_ended(new_node: NewNode) -> None:
+    """Its manifest is another by then, or gone, and so may be the agent."""
+    script = "trap 'sleep 4; exit' TERM; while :; do sleep 0.1; done"
+    command = ["sh", "-c", script]
+
+    def version(number: int) -> Manifest:
+        env = [{"name": "VERSION", "value": str(number)}]
+        main = with_devices(1, command=command, env=env)
+        return pod("one", main, terminationGracePeriodSeconds=20)
+
+    async with new_node() as node:
+        await node.start_agent()
+        async with sample_plugin(plugins_of(node), 1) as plugin:
+            await wait_until(lambda: plugin.calls("registered"))
+            node.write(version(1))
+            [first] = await node.wait_running("one")
+            node.write(version(2))
+            [second] = await node.wait_running("one", besides=[first.id])
+            assert await node.running() == [second]
+            node.remove("one")
+            await node.kill_agent()
+            node.write(pod("two", with_devices(1)))
+            await node.start_agent()
+            [third] = await node.wait_running("two")
+            assert await node.running() == [third]
+
+
 async def failed(node: Node, name: str) -> dict[str, Any] | None:
     status = await node.pod_status(name)
     return status if status.get("phase") == "Failed" else None

@@ -108,6 +108,9 @@ class Day:
     def runs(self, uid: str) -> bool:
         return any(key[0] == uid for key in self.running)
 
+    def ending(self) -> Collection[str]:
+        return {key[0] for key in self.running} - self.pods.keys()
+
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         assert reason == "WaitingForDevicePlugin"
 
@@ -164,7 +167,9 @@ class Day:
                 self.pods[pod.metadata.uid] = pod
                 nursery.start_soon(self._admit, pod)
             case 2 if self.pods:
-                self._end(self.rng.choice(sorted(self.pods)))
+                uid = self.rng.choice(sorted(self.pods))
+                del self.pods[uid]
+                nursery.start_soon(self._end, uid, self.rng.choice((0.0, 5.0)))
             case 3:
                 nursery.start_soon(self._plug, self.rng.choice(RESOURCES))
             case 4 if self.plugins:
@@ -240,8 +245,9 @@ class Day:
             mine = [d for k, d in self.running.items() if k[::2] == (uid, resource) and k[1] in lasting]
             assert sum(map(len, mine)) == len(frozenset[str]().union(*mine))
 
-    def _end(self, uid: str) -> None:
-        del self.pods[uid]
+    async def _end(self, uid: str, grace: float) -> None:
+        """What runs of a pod that nobody wants any more takes its time."""
+        await trio.sleep(grace)
         for key in [key for key in self.running if key[0] == uid]:
             del self.running[key]
 

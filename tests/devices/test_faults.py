@@ -105,6 +105,9 @@ class Node:
     def runs(self, uid: str) -> bool:
         return uid in self.running
 
+    def ending(self) -> Collection[str]:
+        return self.running.difference(pod.metadata.uid for pod in self.pods)
+
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         self.events.append((pod.metadata.name, type, reason, message))
 
@@ -146,6 +149,7 @@ def allocator_of(node: Node) -> Allocator:
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
         runs=node.runs,
+        recorder=node,
     )
 
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.devices.plugin_process import RESOURCE
-from tests.devices.test_faults import Node, counts, wants
+from tests.devices.test_faults import Node, allocator_of, counts, wants
 from trio_kubelet.devices.checkpoint import FILE_NAME
 from trio_kubelet.devices.manager import EXPIRY_PERIOD
 from trio_kubelet.devices.proto import plugin_pb2 as api
@@ -20,6 +20,8 @@ from trio_kubelet.devices.values import GRACE, Counts, Device, DevicePluginOptio
 from trio_kubelet.placement.doors import AllocationError
 
 Clock = trio.testing.MockClock
+
+WAITING = "Waiting for pods to end that have what this one asks for"
 
 
 class Plugin:
@@ -110,6 +112,51 @@ async def test_devices_of_pods_that_are_over_are_given_to_others(
         node.pods.clear()
         assert await node.give("three", 1) == {"a"}
         assert not node.manager.has_devices("uid-one")
+
+
+async def test_devices_of_a_pod_nobody_wants_are_free_when_it_has_ended(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("dev-0", True, ()))
+    async with writing(node):
+        devices = await node.give("gone", 1)
+        node.pods.clear()  # its manifest was removed, or it was deleted by force
+        node.running.add("uid-gone")
+        with pytest.raises(AllocationError, match="unavailable"):
+            await node.give("next", 1)
+        assert node.manager.leaving() == {"uid-gone"}
+        node.running.clear()
+        assert node.manager.leaving() == frozenset()
+        assert await node.give("next", 1) == devices
+
+
+async def test_a_pod_waits_for_what_one_that_nobody_wants_still_has(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    node = Node(tmp_path)
+    await plug(node, Device("dev-0", True, ()))
+    allocator = allocator_of(node)
+    ends = 40.0
+
+    async def end() -> None:
+        await trio.sleep(ends)
+        node.running.clear()
+
+    async with writing(node), trio.open_nursery() as nursery:
+        await node.give("old", 1)
+        node.running.add("uid-old")
+        pod, _ = wants("new", 1)
+        node.pods = [pod]
+        nursery.start_soon(end)
+        assert await allocator.allocate(pod) is None
+        assert trio.current_time() == pytest.approx(ends, abs=1)
+        assert node.events == [("new", "Normal", "WaitingForPodsToEnd", WAITING)]
+        other, _ = wants("other", 1)
+        node.pods.append(other)
+        refused = await allocator.allocate(other)
+        assert refused is not None, "nobody ends who has one"
+        assert refused[0] == "UnexpectedAdmissionError"
 
 
 async def test_a_pod_that_asks_for_another_number_is_refused_and_has_no_hints(

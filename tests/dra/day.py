@@ -91,7 +91,7 @@ class DraDay:
         self.drivers = {name: FlakyDriver(name, self.rng) for name in DRIVERS}
         self.registered = FlakyDrivers(self.drivers)
         self.pods: dict[str, v1.Pod] = {}
-        self.ending: set[str] = set()
+        self.stopped: set[str] = set()
         self.running: dict[str, tuple[str, ...]] = {}  # claims of pods whose containers run
         self.uses = {name: self.rng.sample(DRIVERS, self.rng.randrange(1, 3)) for name in CLAIMS}
         self.manager: DraManager | None = None
@@ -117,10 +117,13 @@ class DraDay:
         await trio.lowlevel.checkpoint()
 
     def active(self) -> Collection[v1.Pod]:
-        return [pod for uid, pod in self.pods.items() if uid not in self.ending]
+        return [pod for uid, pod in self.pods.items() if uid not in self.stopped]
 
     def all_known(self) -> bool:
         return True
+
+    def ending(self) -> Collection[str]:
+        return ()
 
     # The day
 
@@ -157,7 +160,7 @@ class DraDay:
         await self.manager.load()
         nursery.start_soon(self.manager.run)
         for uid, pod in self.pods.items():
-            nursery.start_soon(self._stop if uid in self.ending else self._begin, pod)
+            nursery.start_soon(self._stop if uid in self.stopped else self._begin, pod)
 
     def _step(self, nursery: trio.Nursery) -> None:
         match self.rng.randrange(6):
@@ -167,8 +170,8 @@ class DraDay:
                 nursery.start_soon(self._begin, pod)
             case 3 | 4 if self.pods:
                 uid = self.rng.choice(sorted(self.pods))
-                if uid not in self.ending:
-                    self.ending.add(uid)
+                if uid not in self.stopped:
+                    self.stopped.add(uid)
                     self.running.pop(uid, None)  # its containers have stopped before anything is given back
                     nursery.start_soon(self._stop, self.pods[uid])
             case 5:
@@ -186,13 +189,13 @@ class DraDay:
         """As a pod's worker: claims are prepared again and again until they are, then containers start."""
         assert self.manager is not None
         uid, manager = pod.metadata.uid, self.manager
-        while uid in self.pods and uid not in self.ending:
+        while uid in self.pods and uid not in self.stopped:
             try:
                 await manager.prepare(pod)
             except ClaimError:
                 await trio.sleep(self.rng.random() * 5)
                 continue
-            if uid in self.ending:
+            if uid in self.stopped:
                 return
             main = (pod.spec.containers or [])[0]
             claims = [claim.name for claim in pod.spec.resource_claims or ()]
@@ -211,7 +214,7 @@ class DraDay:
             except ClaimError:
                 await trio.sleep(self.rng.random() * 5)
         self.pods.pop(pod.metadata.uid, None)
-        self.ending.discard(pod.metadata.uid)
+        self.stopped.discard(pod.metadata.uid)
 
     def _check(self) -> None:
         """What a running pod uses is prepared, by every driver that has a part in it."""
@@ -223,7 +226,7 @@ class DraDay:
     async def _evening(self) -> None:
         """All pods are over: sooner or later nothing is prepared any more."""
         self.pods.clear()
-        self.ending.clear()
+        self.stopped.clear()
         self.running.clear()
         self.registered.away.clear()
         async with trio.open_nursery() as nursery:

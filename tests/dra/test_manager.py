@@ -47,6 +47,7 @@ class World:
         self.claims: dict[str, dict[str, object]] = {}
         self.wiped: list[str] = []
         self.pods: list[v1.Pod] = []
+        self.running: set[str] = set()  # UIDs of those that run though nobody wants them
         self.sick: list[Collection[str]] = []
         self.registry = CollectorRegistry()
         self.clock = SystemClock()
@@ -66,6 +67,9 @@ class World:
 
     def all_known(self) -> bool:
         return True
+
+    def ending(self) -> Collection[str]:
+        return self.running
 
     def holds(self, uid: str) -> bool:
         """Whether the pod has a claim, as it is written down."""
@@ -459,7 +463,10 @@ async def test_claims_of_pods_that_are_over_are_given_back_in_time(
         await manager.prepare(pod)
         await trio.sleep(0.3)
         assert world.holds(pod.metadata.uid)
-        world.pods = []
+        world.pods, world.running = [], {pod.metadata.uid}
+        await trio.sleep(0.3)
+        assert world.holds(pod.metadata.uid), "nobody wants it any more, and it is still ending"
+        world.running.clear()
         await until(lambda: not world.holds(pod.metadata.uid))
         assert gpu.diary[-1] == ("unprepare", ("one",))
 

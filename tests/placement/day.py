@@ -66,6 +66,12 @@ class PlacedDay:
     def runs(self, uid: str) -> bool:
         return any(key[0] == uid for key in self.cpus)
 
+    def ending(self) -> Collection[str]:
+        return {key[0] for key in self.cpus} - self.pods.keys()
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        assert reason == "WaitingForPodsToEnd"
+
     def running(self) -> Iterable[Running]:
         return [Running(uid, name, f"{uid}/{name}") for uid, name in self.cpus]
 
@@ -117,6 +123,7 @@ class PlacedDay:
             registry=registry,
             alignment=alignment,
             runs=self.runs,
+            recorder=self,
         )
         self.agent = cpus, memory, allocator
         for key, blocks in self.memory.items():
@@ -133,7 +140,9 @@ class PlacedDay:
             self.pods[pod.metadata.uid] = pod
             nursery.start_soon(self._admit, pod)
         elif self.pods:
-            self._end(self.rng.choice(sorted(self.pods)))
+            uid = self.rng.choice(sorted(self.pods))
+            del self.pods[uid]
+            nursery.start_soon(self._end, uid, self.rng.choice((0.0, 5.0)))
 
     def _new_pod(self) -> v1.Pod:
         def container(name: str, restart: str | None = None) -> v1.Container:
@@ -190,8 +199,9 @@ class PlacedDay:
         given = sum(block.size for blocks in self.memory.values() for block in blocks)
         assert given <= 8 * GIB - GIB // 2
 
-    def _end(self, uid: str) -> None:
-        del self.pods[uid]
+    async def _end(self, uid: str, grace: float) -> None:
+        """What runs of a pod that nobody wants any more takes its time."""
+        await trio.sleep(grace)
         for key in [key for key in self.cpus if key[0] == uid]:
             del self.cpus[key]
             self.memory.pop(key, None)

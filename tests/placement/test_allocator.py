@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,9 @@ class Cards:
     async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         self.given.append((container.name, affinity))
 
+    def leaving(self) -> Collection[str]:
+        return ()
+
 
 async def admit(
     directory: Path, policy: str, scope: str, wants: v1.Pod
@@ -56,6 +60,7 @@ async def admit(
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
         runs=lambda uid: False,
+        recorder=Node(),
     )
     return await allocator.allocate(wants), cpus.cpus_of("u1", "main")
 
@@ -109,6 +114,7 @@ async def test_a_pod_that_waits_for_a_plugin_holds_up_no_other() -> None:
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
         runs=lambda uid: False,
+        recorder=Node(),
     )
     waits = pod(container("late", "1"))
     metadata = msgspec.structs.replace(waits.metadata, uid="waits")
@@ -137,6 +143,7 @@ async def test_cpus_and_memory_come_from_the_same_node(tmp_path: Path) -> None:
             registry=registry,
             alignment=alignment,
             runs=node.runs,
+            recorder=node,
         )
         main = memory_container("main", "3Gi", cpu="2")
         wants = memory_pod(main)
@@ -175,6 +182,7 @@ def test_a_pod_that_asks_for_nothing_counts_as_aligned(policy: str, scope: str, 
         registry=registry,
         alignment=AlignmentMetrics(registry),
         runs=lambda uid: False,
+        recorder=Node(),
     )
     allocator.passes(pod(container("main", "1"), container("aside", "1")))
     name = "kubelet_topology_manager_admission"
@@ -206,6 +214,7 @@ async def test_a_pod_that_runs_is_not_aligned_anew(tmp_path: Path) -> None:
         registry=CollectorRegistry(),
         alignment=AlignmentMetrics(CollectorRegistry()),
         runs=node.runs,
+        recorder=node,
     )
     refused = await allocator.allocate(first)
     assert refused is not None, "one that does not run has to begin with its init container"

@@ -43,6 +43,7 @@ class Node:
         self.down = False
         self.hangs: frozenset[str] = frozenset()  # IDs of containers for which the runtime does not answer
         self.takes = 0.0  # seconds until it answers
+        self.events: list[tuple[str, str]] = []
 
     def active(self) -> Collection[v1.Pod]:
         return self.pods
@@ -52,6 +53,12 @@ class Node:
 
     def runs(self, uid: str) -> bool:
         return any(each.uid == uid for each in self.containers)
+
+    def ending(self) -> Collection[str]:
+        return {each.uid for each in self.containers}.difference(pod.metadata.uid for pod in self.pods)
+
+    def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
+        self.events.append((pod.metadata.uid, reason))
 
     def running(self) -> Iterable[Running]:
         return self.containers

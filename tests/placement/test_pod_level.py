@@ -118,6 +118,7 @@ class Machine:
             registry=CollectorRegistry(),
             alignment=AlignmentMetrics(CollectorRegistry()),
             runs=self.node.runs,
+            recorder=self.node,
         )
 
     async def admit(self, pod: v1.Pod) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -41,12 +41,14 @@ class Assignments:
         """A container has been given devices."""
         self._pods.setdefault(key.pod, {})[key] = assignment
 
-    def keep_only(self, pods: Collection[str]) -> frozenset[str]:
-        """Takes back what belongs to other pods and returns those."""
-        gone = self._pods.keys() - pods
-        for uid in gone:
+    def pods(self) -> frozenset[str]:
+        """Pods that have any."""
+        return frozenset(self._pods)
+
+    def take_back(self, pods: Iterable[str]) -> None:
+        """What these pods have is free."""
+        for uid in pods:
             del self._pods[uid]
-        return frozenset(gone)
 
     def get(self, key: Key) -> Assignment | None:
         """What a container has of a resource."""

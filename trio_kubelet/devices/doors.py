@@ -53,7 +53,13 @@ class DevicePods(Protocol):
         ...
 
     def all_known(self) -> bool:
-        """Whether every source has told its pods: what no active pod has is free then."""
+        """Whether every source has told its pods: what pods have that are neither active nor ending is
+        free then.
+        """
+        ...
+
+    def ending(self) -> Collection[str]:
+        """UIDs of pods that are not active, and of which something still runs."""
         ...
 
     def runs(self, uid: str) -> bool:

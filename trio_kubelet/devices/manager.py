@@ -250,7 +250,7 @@ class DeviceManager:
         if not self._damaged:
             return
         unknown = self._unaccounted()
-        if name in unknown:
+        if name in unknown or self._pods.ending():
             raise AllocationError(
                 f"devices of {name} that running pods have are not known, for the checkpoint was damaged"
             )
@@ -279,13 +279,24 @@ class DeviceManager:
         with contextlib.suppress(OSError):
             os.unlink(self._lost)
 
+    def leaving(self) -> Collection[str]:
+        self._take_back()
+        unwanted = self._unwanted()
+        return unwanted.union(self._pods.ending()) if self._damaged else unwanted
+
     def _take_back(self) -> None:
-        """What belongs to pods that are over is free (kubelet: `UpdateAllocatedDevices`)."""
-        if not self._pods.all_known():
+        """What belongs to pods that are over is free (kubelet: `UpdateAllocatedDevices`). One that no source
+        wants any more has its devices until it has ended.
+        """
+        if not self._pods.all_known() or not (unwanted := self._unwanted()):
             return
-        if gone := self._assignments.keep_only({pod.metadata.uid for pod in self._pods.active()}):
-            log.v(3).info("Pods to be removed", podUIDs=sorted(gone))
+        if over := unwanted.difference(self._pods.ending()):
+            log.v(3).info("Pods to be removed", podUIDs=sorted(over))
+            self._assignments.take_back(over)
             self._store.write_soon()
+
+    def _unwanted(self) -> frozenset[str]:
+        return self._assignments.pods() - {pod.metadata.uid for pod in self._pods.active()}
 
     def _requests(self, pod: v1.Pod, container: v1.Container) -> dict[str, int]:
         return container_requests(pod, container, claims=self._claims)

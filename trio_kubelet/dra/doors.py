@@ -56,3 +56,7 @@ class ClaimPods(Protocol):
     def all_known(self) -> bool:
         """Whether every source has told its pods."""
         ...
+
+    def ending(self) -> Collection[str]:
+        """UIDs of pods that are not active, and of which something still runs."""
+        ...

@@ -228,7 +228,7 @@ class DraManager:
         """Claims of pods that are over, and of which nobody has heard otherwise."""
         if not self._pods.all_known():
             return
-        active = {pod.metadata.uid for pod in self._pods.active()}
+        active = {pod.metadata.uid for pod in self._pods.active()}.union(self._pods.ending())
         over: dict[_Name, list[str]] = {}
         for claim in self._claims.values():
             for uid in claim.pods - active:

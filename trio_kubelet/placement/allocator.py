@@ -24,6 +24,7 @@ from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import SINGLE_NUMA_NODE, NUMANodes, merge
 from trio_kubelet.placement.metrics import AlignmentMetrics, TopologyMetrics
 from trio_kubelet.placement.pod_level import PodLevel, has_pod_resources
+from trio_kubelet.podinfo.doors import PodRecorderDoor
 
 log = get_logger(__name__)
 
@@ -31,6 +32,10 @@ UNEXPECTED: Final = "UnexpectedAdmissionError"
 NOT_ALIGNED: Final = "TopologyAffinityError"
 NO_POLICY: Final = "none"
 POD_SCOPE: Final = "pod"
+WAITING: Final = "WaitingForPodsToEnd"
+_WAITING_TEXT: Final = "Waiting for pods to end that have what this one asks for"
+_LEAVING_PERIOD: Final = 0.25
+"""Seconds between looks whether such a pod has ended."""
 
 
 class TopologyPolicy(msgspec.Struct, frozen=True):
@@ -60,6 +65,7 @@ class Allocator:
         registry: CollectorRegistry,
         alignment: AlignmentMetrics,
         runs: Callable[[str], bool],
+        recorder: PodRecorderDoor,
     ) -> None:
         """`runs` says of a pod, by its UID, whether it runs: such a one is not aligned anew."""
         self._providers = providers
@@ -67,20 +73,31 @@ class Allocator:
         self._metrics = TopologyMetrics(registry)
         self._alignment = alignment
         self._runs = runs
+        self._recorder = recorder
         self._one_at_a_time = trio.Lock()
         if policy.name != NO_POLICY:
             alignment.show_nodes()
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
-        """Gives the pod everything; else reason and message of its refusal."""
+        """Gives the pod everything; else reason and message of its refusal. What pods have that no source
+        wants any more is waited for: a new version of a static pod is there before the old one has ended.
+        """
         self._metrics.requests.inc()
         began = trio.current_time()
+        told = False
         try:
-            try:
-                await self._give_all(pod)
-            except AskAgain as exc:  # once: a plugin that dies of this pod would for ever
-                log.info("Asking again for what a pod is to be given", pod=pod, err=exc)
-                await self._give_all(pod)
+            while True:
+                try:
+                    await self._ask(pod)
+                    break
+                except AllocationError:
+                    if not (leaving := self._leaving()):
+                        raise
+                if not told:
+                    told = True
+                    self._recorder.record(pod, "Normal", WAITING, _WAITING_TEXT)
+                while leaving <= self._leaving():  # noqa: ASYNC110 (who ends wakes nobody here)
+                    await trio.sleep(_LEAVING_PERIOD)
         except AllocationError as exc:
             if exc.reason:
                 return exc.reason, str(exc)
@@ -98,6 +115,16 @@ class Allocator:
         else:
             for _ in regular_containers(pod.spec):
                 self._count(one_node=True)
+
+    async def _ask(self, pod: v1.Pod) -> None:
+        try:
+            await self._give_all(pod)
+        except AskAgain as exc:  # once: a plugin that dies of this pod would for ever
+            log.info("Asking again for what a pod is to be given", pod=pod, err=exc)
+            await self._give_all(pod)
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset().union(*(provider.leaving() for provider in self._providers))
 
     async def _give_all(self, pod: v1.Pod) -> None:
         for provider in self._providers:  # before any lock: what one pod waits for holds up no other

@@ -54,6 +54,10 @@ class HintProvider(Protocol):
         """
         ...
 
+    def leaving(self) -> Collection[str]:
+        """Pods, by UID, that have something and are not wanted, as far as is known: it will be free."""
+        ...
+
 
 class GivenState(Protocol):
     """Who has what, as a value."""
@@ -119,6 +123,10 @@ class PlacementPods(Protocol):
 
     def all_known(self) -> bool:
         """Whether every source has told its pods."""
+        ...
+
+    def ending(self) -> Collection[str]:
+        """UIDs of pods that are not active, and of which something still runs."""
         ...
 
     def runs(self, uid: str) -> bool:

@@ -7,6 +7,7 @@ container that it names is created.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 from trio_kubelet.api import v1
@@ -151,6 +152,10 @@ class PlacementManager(ABC, Generic[S, R]):
             text = f"the {self._file.manager}'s state cannot be written: {error_words(exc)}"
             raise AllocationError(text) from exc
 
+    def leaving(self) -> Collection[str]:
+        self._release_stale()
+        return self._state.assigned.keys() - {pod.metadata.uid for pod in self._pods.active()}
+
     async def take_back(self) -> None:
         """What pods had that are over, or were refused after they were given it, is free."""
         self._release_stale()
@@ -174,7 +179,10 @@ class PlacementManager(ABC, Generic[S, R]):
                 pod.metadata.uid: {c.name for c in regular_containers(pod.spec)}
                 for pod in self._pods.active()
             }
+            ending = self._pods.ending() if state.assigned.keys() - active.keys() else ()
             for uid, containers in self._state.assigned.items():
+                if uid in ending:
+                    continue
                 for name in containers.keys() - active.get(uid, set()):
                     log.v(2).info("Removing container", podUID=uid, containerName=name)
                     state = state.without_container(uid, name)
