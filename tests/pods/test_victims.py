@@ -67,6 +67,26 @@ async def test_a_pod_that_is_ending_already_is_evicted_once_and_ends_sooner(auto
         assert trio.current_time() - began == pytest.approx(1, abs=0.2)
 
 
+async def test_a_pod_that_no_source_wants_any_more_counts_until_it_has_ended(autojump_clock: Clock) -> None:
+    """It was deleted by force, takes its time, and may be what the node runs short of."""
+    world, pod = World(sources=("api",)), api_pod("web", grace=600)
+    uid = pod.metadata.uid
+    world.runtime.stop_takes[uid] = 1000
+    async with world.running():
+        await world.add(pod, source="api")
+        victims = world.room.victims
+        await world.until(lambda: victims.candidates() == [pod])
+        await world.remove(pod, source="api")
+        await trio.sleep(5)
+        assert victims.candidates() == victims.active() == [pod]
+        began = trio.current_time()
+        stopped = victims.evict(pod, grace=1, message=MESSAGE, disruption=True, annotations={}, why=WHY)
+        assert await victims.wait_stopped(pod, stopped, 1)
+        assert trio.current_time() - began == pytest.approx(1, abs=0.2)
+        await trio.sleep(5)
+        assert victims.active() == []
+
+
 async def test_a_pod_in_which_nothing_runs_any_more_has_nothing_to_give(autojump_clock: Clock) -> None:
     world, pod = World(sources=("api",)), api_pod("web", restart_policy="Never")
     uid = pod.metadata.uid

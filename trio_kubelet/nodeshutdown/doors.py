@@ -13,7 +13,7 @@ class ShutdownPodsDoor(Protocol):
     """The pods of the node (implemented by `pods.victims.Victims`)."""
 
     def active(self) -> list[v1.Pod]:
-        """Pods that run or will run."""
+        """Pods that run or will run, or are still ending."""
         ...
 
     def shut_down(self, pod: v1.Pod, *, grace: int, reason: str, message: str) -> trio.Event:

@@ -79,14 +79,17 @@ class Victims:
         self._clock = clock
 
     def active(self) -> list[Pod]:
-        """Pods that run or will run."""
-        return self._active()
+        """Pods that run or will run, and those that no source wants any more and that have not ended yet."""
+        active = self._active()
+        wanted = {pod.metadata.uid for pod in active}
+        ending = (worker for worker in self._workers.known().values() if worker.stage is Stage.TERMINATING)
+        return active + [each.pod for each in ending if each.uid not in wanted and each.pod is not None]
 
     def candidates(self) -> list[Pod]:
         """Active pods that this agent has looked at since it started and has not evicted yet. One that ends
         by itself, and in which nothing runs any more, has nothing left to give.
         """
-        return [pod for pod in self._active() if self._is_candidate(pod.metadata.uid)]
+        return [pod for pod in self.active() if self._is_candidate(pod.metadata.uid)]
 
     def _is_candidate(self, uid: str) -> bool:
         worker, observed = self._workers.get(uid), self._observed.get(uid)
