@@ -69,6 +69,7 @@ class Cluster(Shown):
         self.world: World | None = None
         self._file: trio.MemorySendChannel[PodUpdate] | None = None
         self.writer: StatusWriter | None = None
+        self.config = PodConfig()  # the sources of the agent that runs, or ran last
         self.door = SimulatedDoor(self.server)
         if registered:
             self.register()
@@ -88,7 +89,7 @@ class Cluster(Shown):
         view: NodeView | None = None,
     ) -> AsyncIterator[World]:
         """An agent at work; leaving is killing it. The next one finds what it left behind."""
-        config = PodConfig(clock=self.clock)
+        config = self.config = PodConfig(clock=self.clock)
         client = KubeClient(self.door, CLIENT_TIMEOUT)
         pods = PodManager()
         mirrors = MirrorPods(client, NODE, pods)

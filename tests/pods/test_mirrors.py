@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.kube.store import Refused
 from tests.pods.admit_all import AdmitAll
@@ -17,6 +18,7 @@ from tests.pods.build import make_pod
 from tests.pods.cluster import CLIENT_TIMEOUT, NODE, Cluster, Picky
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
+from trio_kubelet.podinfo.updates import HTTP_SOURCE, PodOperation, PodUpdate
 from trio_kubelet.pods.admission.admitter import Decision, Reject
 from trio_kubelet.pods.admission.occupancy import Others
 from trio_kubelet.pods.mirrors import MirrorPods, MirrorStep, MirrorWrite, decide
@@ -76,6 +78,48 @@ async def test_a_deleted_mirror_comes_back_and_the_pod_does_not_notice(autojump_
         await trio.sleep(120)
         assert len(cluster.requests("POST")) == 4
         assert len(node.runtime.starts(pod.metadata.uid)) == 1
+    cluster.check()
+
+
+async def test_the_mirror_is_of_the_pod_that_runs_while_another_source_has_one_of_its_name(
+    autojump_clock: Clock,
+) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("etcd")
+        other = replace(pod, metadata=replace(pod.metadata, uid="other", annotations={HASH: "other"}))
+        url = cluster.config.channel(HTTP_SOURCE)
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        await url.send(PodUpdate(PodOperation.SET, HTTP_SOURCE, (other,)))
+        before = uid_of(cluster)
+        cluster.delete("etcd", gracePeriodSeconds=0)
+        await cluster.until(lambda: uid_of(cluster) not in ("", before), 5)
+        await cluster.until(lambda: cluster.ready("etcd"), 5)
+        assert version_of(cluster) == "etcd-1"
+        assert cluster.agrees(pod.metadata.uid)
+        assert node.runtime.alive() == {pod.metadata.uid}
+        cluster.manifests.clear()
+        await cluster.publish()
+        await cluster.until(lambda: version_of(cluster) == "other" and cluster.ready("etcd"), 60)
+        await trio.sleep(120)
+        assert len(cluster.requests("POST")) == 3
+    cluster.check()
+
+
+async def test_of_two_pods_of_a_name_that_are_over_one_has_the_mirror(autojump_clock: Clock) -> None:
+    cluster = Cluster()
+    async with cluster.agent() as node:
+        pod = await cluster.manifest("job", restart_policy="Never")
+        other = replace(pod, metadata=replace(pod.metadata, uid="other", annotations={HASH: "other"}))
+        url = cluster.config.channel(HTTP_SOURCE)
+        await cluster.until(lambda: pod.metadata.uid in node.runtime.alive(), 60)
+        await url.send(PodUpdate(PodOperation.SET, HTTP_SOURCE, (other,)))
+        for uid in (pod.metadata.uid, "other"):
+            await cluster.until(lambda uid=uid: uid in node.runtime.alive(), 60)  # type: ignore[misc]
+            node.runtime.die(uid, 0)
+        await cluster.until(lambda: version_of(cluster, "job") == "other", 60)
+        await trio.sleep(300)
+        assert len(cluster.requests("POST")) == 2
     cluster.check()
 
 

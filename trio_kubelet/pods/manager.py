@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.listeners import Listeners
-from trio_kubelet.podinfo.updates import is_mirror, is_static
+from trio_kubelet.podinfo.updates import is_mirror, is_mirror_of, is_static
 from trio_kubelet.pods.refs import full_name, pod_full_name
 
 
@@ -93,14 +93,21 @@ class PodManager:
     def pod_and_mirror(self, pod: Pod) -> PodAndMirror:
         """The pod a worker is to be told about, given a pod or a mirror."""
         if is_mirror(pod):
-            return PodAndMirror(self.static_by_full_name(pod_full_name(pod)), pod, True)
+            return PodAndMirror(self._shown_in(pod), pod, True)
         return PodAndMirror(pod, self.mirror_of(pod), False)
 
     def translate_uid(self, uid: str) -> str:
         """A mirror's UID as the static pod's, others as they are."""
         mirror = self._mirrors.get(uid)
-        pod = self.static_by_full_name(pod_full_name(mirror)) if mirror is not None else None
+        pod = self._shown_in(mirror) if mirror is not None else None
         return pod.metadata.uid if pod is not None else uid
+
+    def _shown_in(self, mirror: Pod) -> Pod | None:
+        """The static pod that a mirror shows, else the newest of its name: two sources may have one."""
+        name = pod_full_name(mirror)
+        namesakes = filter(is_static, self._pods_by_name.get(name, {}).values())
+        shown = _newest(pod for pod in namesakes if is_mirror_of(mirror, pod))
+        return shown or self.static_by_full_name(name)
 
     def _maps(self, pod: Pod) -> tuple[dict[str, Pod], dict[str, dict[str, Pod]]]:
         if is_mirror(pod):

@@ -166,7 +166,8 @@ class MirrorPods:
         return step
 
     def _known(self, name: str) -> tuple[v1.Pod | None, v1.Pod | None]:
-        return self._pods.static_by_full_name(name), self._pods.mirror_by_full_name(name)
+        started = self._pods.get(self._started.get(name, ""))
+        return started or self._pods.static_by_full_name(name), self._pods.mirror_by_full_name(name)
 
     def _start_some(self, nursery: trio.Nursery) -> float:
         """Starts what is due; the Trio time at which the next is."""
