@@ -357,11 +357,11 @@ class Plugged:
         return running.difference(pod.metadata.uid for pod in self.active())
 
     def running(self) -> Iterable[Running]:
-        """Containers of active pods that run."""
-        for pod in self.active():
-            status = self._agent.cache.get(pod.metadata.uid) if self._agent is not None else None
+        """Containers that run, also of pods that are ending."""
+        for uid in (*(pod.metadata.uid for pod in self.active()), *self.ending()):
+            status = self._agent.cache.get(uid) if self._agent is not None else None
             for container in status.running() if status is not None else ():
-                yield Running(pod.metadata.uid, container.name, container.id)
+                yield Running(uid, container.name, container.id)
 
     async def set_cpus(self, container_id: str, cpus: str) -> None:
         """Has a running container run on these CPUs. Raises CRIError."""

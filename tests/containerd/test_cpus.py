@@ -96,6 +96,24 @@ async def test_a_container_has_a_cpu_to_itself_and_keeps_it(new_node: NewNode) -
 
 
 @pytest.mark.skipif(os.cpu_count() != 2, reason="says which of two CPUs a container is on")
+async def test_who_is_still_ending_leaves_the_cpu_too(new_node: NewNode) -> None:
+    slow = container(script="trap 'sleep 20; exit' TERM; while :; do sleep 0.1; done")
+    async with new_node() as node:
+        await node.start_agent(config=CONFIG)
+        node.write(pod("ends", slow, terminationGracePeriodSeconds=60))
+        [ends] = await node.wait_running("ends")
+        node.remove("ends")
+        node.write(pod("alone", pinned("1")))
+        [alone] = await node.wait_running("alone")
+        assert await cpus_of(node, alone.id) == "1"
+
+        async def has_left() -> bool:
+            return await cpus_of(node, ends.id) == "0"
+
+        await wait_until(has_left, 10, "it leaves the CPU")
+
+
+@pytest.mark.skipif(os.cpu_count() != 2, reason="says which of two CPUs a container is on")
 async def test_containers_of_a_pod_share_what_it_has_as_a_whole(new_node: NewNode) -> None:
     config = CONFIG | {
         "featureGates": {"PodLevelResourceManagers": True},

@@ -134,7 +134,7 @@ class PlacementPods(Protocol):
         ...
 
     def running(self) -> Iterable[Running]:
-        """Containers of active pods that run."""
+        """Containers that run, of active pods and of those that are ending."""
         ...
 
 
