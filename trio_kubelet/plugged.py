@@ -47,6 +47,7 @@ from trio_kubelet.plugins.doors import PluginHandler as AnyHandler
 from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.given import Given
 from trio_kubelet.podinfo.pinned import PinnedCPUs
+from trio_kubelet.podinfo.updates import may_be_of_api
 from trio_kubelet.pods.admission.allocating import Allocating
 from trio_kubelet.pods.refs import view_runs
 from trio_kubelet.sources.podconfig import PodConfig
@@ -342,6 +343,12 @@ class Plugged:
     def all_known(self) -> bool:
         """Whether every source has told its pods."""
         return self._agent is not None and self._sources.all_ready()
+
+    def is_known(self, uid: str) -> bool:
+        """Whether every source has told its pods that the pod may be of. That of the API server may be away
+        because it is itself a static pod, which waits for what its earlier version had.
+        """
+        return self.all_known() or (self._sources.manifests_ready() and not may_be_of_api(uid))
 
     def runs(self, uid: str) -> bool:
         """Whether the runtime has the pod's sandbox or a container of it running."""

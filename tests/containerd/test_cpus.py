@@ -13,6 +13,8 @@ import trio
 
 from tests.containerd.conftest import NewNode
 from tests.containerd.harness import Manifest, Node, container, pod, wait_until
+from tests.containerd.test_sources import kubeconfig
+from tests.kube.certs import CA
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.podresources.proto import api_pb2 as resources
 
@@ -111,6 +113,23 @@ async def test_who_is_still_ending_leaves_the_cpu_too(new_node: NewNode) -> None
             return await cpus_of(node, ends.id) == "0"
 
         await wait_until(has_left, 10, "it leaves the CPU")
+
+
+@pytest.mark.skipif(os.cpu_count() != 2, reason="there has to be one CPU to be had")
+async def test_a_new_version_has_the_cpu_of_the_old_one_though_the_api_server_is_away(
+    new_node: NewNode, tmp_path: Path
+) -> None:
+    """It may be what is away: a control plane is edited while no agent runs, or the machine is down."""
+    async with new_node() as node:
+        await node.start_agent(config=CONFIG)
+        node.write(pod("alone", pinned("1")))
+        [first] = await node.wait_running("alone")
+        await node.kill_agent()
+        node.write(pod("alone", pinned("1") | {"env": [{"name": "EDITION", "value": "2"}]}))
+        nobody = kubeconfig(tmp_path, "https://127.0.0.1:1", CA(), node.name)
+        await node.start_agent(f"--kubeconfig={nobody}", config=CONFIG)
+        [second] = await node.wait_running("alone", besides=[first.id])
+        assert await cpus_of(node, second.id) == "1"
 
 
 @pytest.mark.skipif(os.cpu_count() != 2, reason="says which of two CPUs a container is on")

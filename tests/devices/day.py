@@ -105,6 +105,9 @@ class Day:
     def all_known(self) -> bool:
         return self.known
 
+    def is_known(self, uid: str) -> bool:
+        return self.known
+
     def runs(self, uid: str) -> bool:
         return any(key[0] == uid for key in self.running)
 

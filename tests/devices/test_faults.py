@@ -102,6 +102,9 @@ class Node:
     def all_known(self) -> bool:
         return True
 
+    def is_known(self, uid: str) -> bool:
+        return True
+
     def runs(self, uid: str) -> bool:
         return uid in self.running
 

@@ -60,7 +60,7 @@ class PlacedDay:
     def active(self) -> Collection[v1.Pod]:
         return tuple(self.pods.values())
 
-    def all_known(self) -> bool:
+    def is_known(self, uid: str) -> bool:
         return self.known
 
     def runs(self, uid: str) -> bool:

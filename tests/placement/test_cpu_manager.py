@@ -48,7 +48,7 @@ class Node:
     def active(self) -> Collection[v1.Pod]:
         return self.pods
 
-    def all_known(self) -> bool:
+    def is_known(self, uid: str) -> bool:
         return self.complete
 
     def runs(self, uid: str) -> bool:

@@ -53,8 +53,12 @@ class DevicePods(Protocol):
         ...
 
     def all_known(self) -> bool:
-        """Whether every source has told its pods: what pods have that are neither active nor ending is
-        free then.
+        """Whether every source has told its pods."""
+        ...
+
+    def is_known(self, uid: str) -> bool:
+        """Whether every source has told its pods that the pod may be of: if it is neither active nor ending,
+        what it has is free then.
         """
         ...
 

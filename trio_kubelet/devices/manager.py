@@ -288,9 +288,8 @@ class DeviceManager:
         """What belongs to pods that are over is free (kubelet: `UpdateAllocatedDevices`). One that no source
         wants any more has its devices until it has ended.
         """
-        if not self._pods.all_known() or not (unwanted := self._unwanted()):
-            return
-        if over := unwanted.difference(self._pods.ending()):
+        unwanted = frozenset(filter(self._pods.is_known, self._unwanted()))
+        if unwanted and (over := unwanted.difference(self._pods.ending())):
             log.v(3).info("Pods to be removed", podUIDs=sorted(over))
             self._assignments.take_back(over)
             self._store.write_soon()

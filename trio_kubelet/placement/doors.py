@@ -121,8 +121,8 @@ class PlacementPods(Protocol):
         """PlacementPods that run or will run here."""
         ...
 
-    def all_known(self) -> bool:
-        """Whether every source has told its pods."""
+    def is_known(self, uid: str) -> bool:
+        """Whether every source has told its pods that the pod may be of."""
         ...
 
     def ending(self) -> Collection[str]:

@@ -172,16 +172,16 @@ class PlacementManager(ABC, Generic[S, R]):
         return self._reusable.get(pod.metadata.uid, self._none_left)
 
     def _release_stale(self) -> None:
-        """What pods had that are over is free, once all pods are known."""
+        """What pods had that are over is free, once it is known that they are."""
         state = self._state
-        if state.assigned and self._pods.all_known():
+        if state.assigned:
             active = {
                 pod.metadata.uid: {c.name for c in regular_containers(pod.spec)}
                 for pod in self._pods.active()
             }
             ending = self._pods.ending() if state.assigned.keys() - active.keys() else ()
             for uid, containers in self._state.assigned.items():
-                if uid in ending:
+                if uid in ending or not (uid in active or self._pods.is_known(uid)):
                     continue
                 for name in containers.keys() - active.get(uid, set()):
                     log.v(2).info("Removing container", podUID=uid, containerName=name)

@@ -50,6 +50,11 @@ def is_static(pod: Pod) -> bool:
     return pod_source(pod) not in ("", API_SOURCE)
 
 
+def may_be_of_api(uid: str) -> bool:
+    """Whether a pod of that UID may be the API server's: those made up for manifests have no dashes."""
+    return "-" in uid
+
+
 def is_mirror(pod: Pod) -> bool:
     """Whether the pod is the API server's picture of a static pod."""
     return CONFIG_MIRROR_ANNOTATION in (pod.metadata.annotations or {})

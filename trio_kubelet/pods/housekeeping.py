@@ -19,7 +19,7 @@ from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError
 from trio_kubelet.observed.types import RunningPod
-from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static
+from trio_kubelet.podinfo.updates import FILE_SOURCE, HTTP_SOURCE, is_static, may_be_of_api
 from trio_kubelet.pods.cleaner import Cleaner
 from trio_kubelet.pods.doors import (
     CgroupError,
@@ -170,11 +170,10 @@ class Housekeeper:
     def _may_clean(self, complete: bool) -> Callable[[str], bool]:
         """Of which pods, by UID, it is known that no source wants them unless one has said so.
 
-        A missing API server does not hold up static pods: its UIDs have dashes, those made up for a manifest
-        have none.
+        A missing API server does not hold up static pods.
         """
         manifests = self._sources.manifests_ready()
-        return lambda uid: complete or (manifests and "-" not in uid)
+        return lambda uid: complete or (manifests and not may_be_of_api(uid))
 
     def _clean_up(self, directories: Iterable[str], keep: Collection[str]) -> None:
         """Directories of pods that neither run nor will. One that was to go last time already and is still
