@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.node.world import Said
 from trio_kubelet.api import v1
-from trio_kubelet.cri.errors import Unknown
+from trio_kubelet.cri.errors import NotFound, Unknown
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.images.manager import MOST_HANGS, TIMEOUT, ImageGarbage, ImageGCError
 from trio_kubelet.images.selection import (
@@ -30,6 +30,7 @@ from trio_kubelet.images.selection import (
     to_free,
     too_old,
 )
+from trio_kubelet.observed.types import POD_UID
 
 Clock = trio.testing.MockClock
 POLICY = ImagePolicy(high=85, low=80, min_age=120.0)
@@ -41,6 +42,7 @@ class Runtime:
     def __init__(self, **sizes: int) -> None:
         self.images = {name: cri.Image(id=name, size=size) for name, size in sizes.items()}
         self.containers: list[cri.Container] = []
+        self.mounts: dict[str, list[cri.Mount]] = {}  # by container ID; others are gone
         self.refusing: set[str] = set()
         self.lying: set[str] = set()
         self.away = False
@@ -82,6 +84,12 @@ class Runtime:
     async def list_containers(self, filter: Any = None) -> list[cri.Container]:
         await trio.lowlevel.checkpoint()
         return self.containers
+
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
+        await trio.lowlevel.checkpoint()
+        if container_id not in self.mounts:
+            raise NotFound("no such container")
+        return cri.ContainerStatusResponse(status=cri.ContainerStatus(mounts=self.mounts[container_id]))
 
 
 class World:
@@ -185,6 +193,22 @@ async def test_an_image_volume_may_name_its_image_as_only_the_runtime_understand
     ]
     spec = v1.PodSpec(containers=[], volumes=volumes)
     world.pods = [v1.Pod(metadata=v1.ObjectMeta(name="p"), spec=spec)]
+    await _after_a_while(world)
+    assert set(world.runtime.images) == {"volume"}
+
+
+async def test_an_image_volume_of_a_pod_that_no_source_tells_of_is_in_use(autojump_clock: Clock) -> None:
+    """It ends and is not wanted any more, or the API server has been away since the agent started."""
+    world = World(Runtime(volume=300, left=300, idle=300))
+    world.runtime.containers = [
+        cri.Container(id="runs", labels={POD_UID: "u"}, state=cri.CONTAINER_RUNNING),
+        cri.Container(id="over", labels={POD_UID: "u"}, state=cri.CONTAINER_EXITED),
+        cri.Container(id="gone", labels={POD_UID: "u"}, state=cri.CONTAINER_RUNNING),
+    ]
+    world.runtime.mounts = {
+        "runs": [cri.Mount(host_path="/h"), cri.Mount(image=cri.ImageSpec(image="volume"))],
+        "over": [cri.Mount(image=cri.ImageSpec(image="left"))],
+    }
     await _after_a_while(world)
     assert set(world.runtime.images) == {"volume"}
 

@@ -5,7 +5,7 @@ pressure (kubelet: `images.ImageGCManager`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 import trio
@@ -17,7 +17,7 @@ from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.common.metrics import MetricMaker
-from trio_kubelet.cri.errors import CRIError, DeadlineExceeded
+from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, NotFound
 from trio_kubelet.cri.info import sandbox_image
 from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.cri.services import ImageService, RuntimeService
@@ -33,6 +33,7 @@ from trio_kubelet.images.selection import (
     to_free,
     too_old,
 )
+from trio_kubelet.observed.types import POD_UID
 from trio_kubelet.podinfo.doors import NodeRecorderDoor
 
 log = get_logger(__name__)
@@ -70,8 +71,8 @@ class ImageGarbage:
         registry: CollectorRegistry,
         span: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`filesystem` tells capacity and available bytes of that with the images; `pods` are those whose
-        image volumes are in use.
+        """`filesystem` tells capacity and available bytes of that with the images; `pods` are those that are
+        wanted, as far as is known, whose image volumes are in use.
         """
         self._policy = policy
         self._runtime = runtime
@@ -153,24 +154,21 @@ class ImageGarbage:
         """Brings the records up to date; what could be removed, in order. Raises CRIError, TooSlowError."""
         with trio.fail_after(TIMEOUT):
             found = [_found(image) for image in await self._images.list_images()]
-            in_use = await self._of_containers()
-            in_use |= await self._named(found, self._volumes() | await self._sandboxes())
+            containers = await self._runtime.list_containers()
+            in_use = _images_of(containers)
+            volumes = self._volumes() | await self._volumes_of_unwanted(containers)
+            in_use |= await self._named(found, volumes | await self._sandboxes())
         in_use = {image.id for image in found if _is_any_of(image, in_use)}
         self._records = recorded(self._records, found, in_use, trio.current_time())
         self._hung &= self._records.keys()
         return removable(self._records, in_use)
-
-    async def _of_containers(self) -> set[str]:
-        """Images of containers, as the runtime says it. Raises CRIError."""
-        containers = await self._runtime.list_containers()
-        return {name for each in containers for name in (each.image_id, each.image_ref)}
 
     async def _has_come_into_use(self, record: ImageRecord) -> bool:
         """Whether a container has got the image since the last look: others may have taken minutes to remove.
         A kubelet removes it (kubernetes/kubernetes 123631). Raises CRIError, TooSlowError.
         """
         with trio.fail_after(TIMEOUT):
-            return _is_any_of(record.image, await self._of_containers())
+            return _is_any_of(record.image, _images_of(await self._runtime.list_containers()))
 
     def _volumes(self) -> set[str]:
         """Images that pods have as volumes, as these name them."""
@@ -180,6 +178,19 @@ class ImageGarbage:
             for volume in pod.spec.volumes or ()
             if volume.image is not None and volume.image.reference
         }
+
+    async def _volumes_of_unwanted(self, containers: Iterable[cri.Container]) -> set[str]:
+        """Images that containers have as volumes whose pods end, or whose source has not told of them yet.
+        Raises CRIError.
+        """
+        wanted, found = {pod.metadata.uid for pod in self._pods()}, set[str]()
+        for each in containers:
+            if each.labels.get(POD_UID) in wanted or each.state == cri.CONTAINER_EXITED:
+                continue
+            with suppress(NotFound):
+                answer = await self._runtime.container_status(each.id)
+                found.update(mount.image.image for mount in answer.status.mounts)
+        return found - {""}
 
     async def _sandboxes(self) -> set[str]:
         """The image of sandboxes: it stands in no container, and without it no pod starts. Not every runtime
@@ -263,6 +274,11 @@ class ImageGarbage:
                 return (await self._images.image_status(spec)).HasField("image")
         except (CRIError, trio.TooSlowError):
             return True
+
+
+def _images_of(containers: Iterable[cri.Container]) -> set[str]:
+    """Images of containers, as the runtime says it."""
+    return {name for each in containers for name in (each.image_id, each.image_ref)}
 
 
 def _is_any_of(image: FoundImage, named: set[str]) -> bool:
