@@ -201,13 +201,34 @@ async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
             assert deviations(world, PODS) == {}
             for one in PODS:
                 assert await second.ensure(one, running=["c0"])
-            # Until it knows all of them a class may have what those ask for that it does.
             await second.update_classes(PODS)
             assert deviations(world, PODS) == {}
             await second.update_classes([BEST_EFFORT])  # the others are over
             for uid in ("aaaa-1", "bbbb-2", "cccc-3"):
                 await second.remove(uid)
             assert await second.pods() == set()
+
+
+async def test_a_class_has_what_an_earlier_agent_gave_it_until_all_pods_are_known(place: Place) -> None:
+    """Those of the API server run on while that is away."""
+    async with agents(place.root, place.driver, SETTINGS) as world:
+        async with world.agent() as first:
+            await first.start()
+            for one in PODS:
+                await first.ensure(one)
+            await becomes_the_plan(world, PODS)
+        names = ("burstable", "burstable.slice")
+        path = next(path for path in planned_tree(PODS, world.node, SETTINGS) if path.endswith(names))
+        before = world.tree.limits(path).cpu_shares
+        async with world.agent() as second:
+            await second.start()
+            await second.ensure(GUARANTEED, running=["c0"])
+            await trio.sleep(0.3)  # what is asked for is given soon after
+            assert world.tree.limits(path).cpu_shares == before
+            await second.update_classes([GUARANTEED], all_known=False)
+            assert world.tree.limits(path).cpu_shares == before
+            await second.update_classes([GUARANTEED])
+            assert (world.tree.limits(path).cpu_shares or 0) < (before or 0)
 
 
 @pytest.mark.parametrize("checkpoints", [1, 2, 3, 5, 8, 13, 21, 34])

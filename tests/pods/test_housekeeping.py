@@ -86,6 +86,18 @@ async def test_the_classes_of_service_follow_the_active_pods(autojump_clock: tri
         assert world.cgroups.classes == [{"a", "b"}, {"b"}, {"b"}]
 
 
+async def test_it_is_told_whether_all_pods_are_known(autojump_clock: trio.abc.Clock) -> None:
+    world = World(sources=("file", "api"))
+    async with world.running():
+        await world.add(make_pod("a"))
+        await trio.sleep(61)
+        assert world.cgroups.classes == [{"a"}]
+        assert not world.cgroups.all_known
+        await world.add(source="api")
+        await trio.sleep(60)
+        assert world.cgroups.all_known
+
+
 async def test_an_idle_node_is_left_alone(autojump_clock: trio.abc.Clock) -> None:
     world = World()
     async with world.running():

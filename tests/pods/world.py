@@ -94,6 +94,7 @@ class FakeSets:
         self.busy: set[str] = set()
         self.classes: list[set[str]] = []  # pods of each update of the QoS classes
         self.classes_fail = False
+        self.all_known = False  # at the last of these updates
 
     async def ensure(self, pod: Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
         await trio.lowlevel.checkpoint()
@@ -115,8 +116,9 @@ class FakeSets:
         await trio.lowlevel.checkpoint()
         return tuple(self.there)
 
-    async def update_classes(self, pods: Iterable[Pod]) -> None:
+    async def update_classes(self, pods: Iterable[Pod], *, all_known: bool = True) -> None:
         await trio.lowlevel.checkpoint()
+        self.all_known = all_known
         self.classes.append({pod.metadata.name for pod in pods})
         if self.classes_fail:
             raise CgroupError("read-only file system")

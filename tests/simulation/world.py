@@ -130,7 +130,7 @@ class MemoryKeep:
     async def pods(self) -> Collection[str]:
         return tuple(self.kept)
 
-    async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
+    async def update_classes(self, pods: Iterable[v1.Pod], *, all_known: bool = True) -> None:
         await trio.lowlevel.checkpoint()
 
 

@@ -106,6 +106,7 @@ class PodCgroups:
         self._acts = context.cgroups_per_qos
         self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
         self._asked: dict[str, PodRequests] = {}  # by pod UID
+        self._least_shares = 0  # of the burstable class, until all pods are known
         self.unlimited = ""
         self.limited: Listeners[[]] = Listeners()
         self._refreshing = trio.Lock()
@@ -140,10 +141,21 @@ class PodCgroups:
                     # An agent before this one knew its pods; until they are known here theirs is kept.
                     limits = classes[qos]
                     if self._tree.exists(self._class_path(qos)):
-                        shares = None if qos is QOSClass.BURSTABLE else limits.cpu_shares
+                        shares = limits.cpu_shares
+                        if qos is QOSClass.BURSTABLE:
+                            shares, self._least_shares = None, await self._shares_of(self._class_path(qos))
                         limits = Limits(cpu_shares=shares, huge_pages=limits.huge_pages)
                     await self._start(qos, limits)
         return await self._limit_reserved()
+
+    async def _shares_of(self, path: str) -> int:
+        """The shares of a cgroup, 0 where they cannot be read; of a weight the fewest that come to it."""
+        try:
+            shares = (await CGROUPS.run(self._tree.limits, path)).cpu_shares or 0
+        except OSError as error:
+            log.warning("Limits of a cgroup cannot be read", path=path, err=error)
+            return 0
+        return shares + 1 if self._node().cgroup_v2 else shares
 
     async def _limit_node(self) -> None:
         """Limits all pods together. cgroup v1 takes no limit of memory below what is in use; evictions bring
@@ -276,10 +288,12 @@ class PodCgroups:
         """How the runtime is told of such limits."""
         return sandbox_update(pod, amounts, self._node())
 
-    async def update_classes(self, pods: Iterable[v1.Pod]) -> None:
+    async def update_classes(self, pods: Iterable[v1.Pod], *, all_known: bool = True) -> None:
         """Gives the classes what the pods that are active now request, and puts right what was changed by
         others. A pod whose spec has come to ask for no quantity counts as it did. Raises CgroupError.
         """
+        if all_known:
+            self._least_shares = 0
         if not self._acts:
             return
         asked: dict[str, PodRequests] = {}
@@ -345,6 +359,9 @@ class PodCgroups:
                 self._metrics.set(self._asked.values(), self._node())
             for qos, limits in classes.items():
                 path = self._class_path(qos)
+                if qos is QOSClass.BURSTABLE:
+                    shares = max(limits.cpu_shares or 0, self._least_shares)
+                    limits = msgspec.structs.replace(limits, cpu_shares=shares)
                 limits = await self._above_use(path, limits)
                 old = self._in_force.get(path, Limits())
                 if (new := with_limits(old, limits)) != old:

@@ -218,9 +218,10 @@ class CgroupsDoor(Protocol):
         """UIDs of all pods that have a cgroup."""
         ...
 
-    async def update_classes(self, pods: Iterable[Pod]) -> None:
+    async def update_classes(self, pods: Iterable[Pod], *, all_known: bool = True) -> None:
         """The classes of service get what these pods, the active ones, ask for, and every cgroup has its
-        limits again, whoever changed them. Raises CgroupError.
+        limits again, whoever changed them. Until `all_known` they do not get less than an earlier agent, that
+        knew the others, gave them. Raises CgroupError.
         """
         ...
 

@@ -302,6 +302,7 @@ class PodsRoom:
         while True:
             await trio.sleep(CLASSES_PERIOD)
             try:
-                await self._cgroups.update_classes(self.handler.active_pods())
+                pods, known = self.handler.active_pods(), self._sources.all_ready()
+                await self._cgroups.update_classes(pods, all_known=known)
             except CgroupError as exc:
                 log.error("Failed to update the cgroups of the QoS classes", err=exc)
