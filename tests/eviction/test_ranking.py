@@ -37,7 +37,7 @@ def a_node(rng: random.Random) -> tuple[list[v1.Pod], dict[str, Use]]:
         volumes = [v1.Volume(name="e", empty_dir=v1.EmptyDirVolumeSource())] if rng.random() < 0.5 else None
         spec = v1.PodSpec(containers=[container], volumes=volumes)
         if rng.random() < 0.7:
-            spec.priority = rng.choice((-1, 0, 0, 5, 2_000_000_000))
+            spec.priority = rng.choice((-1, 0, 0, 1, 5, 2_000_000_000))
         pods.append(v1.Pod(metadata=v1.ObjectMeta(name=uid, namespace="default", uid=uid), spec=spec))
         if rng.random() < 0.9:
             disks = {key: [rng.choice(AMOUNTS), rng.choice(AMOUNTS)] for key in ("root", "logs")}
