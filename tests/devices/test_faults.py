@@ -212,6 +212,31 @@ async def test_the_socket_is_made_again_when_its_directory_was_replaced(director
             await until(lambda: (plugins / "kubelet.sock").exists())
 
 
+@pytest.mark.parametrize(
+    ("in_the_way", "error"),
+    [("plugins", "plugins: file exists"), ("plugins/kubelet.sock/x", "is a directory")],
+)
+async def test_where_no_socket_can_be_made_health_tells_why(
+    directory: Path, in_the_way: str, error: str
+) -> None:
+    (directory / in_the_way).parent.mkdir(parents=True, exist_ok=True)
+    (directory / in_the_way).touch()
+    place = directory / "plugins"
+    async with open_asyncio_loop() as loop:
+        plugins = DevicePlugins(loop=loop, directory=str(place), manager=Node(place).manager)
+        for _ in range(2):
+            with pytest.raises((OSError, ExceptionGroup)):
+                await plugins.run()
+            told = plugins.healthy() or ""
+            assert told.startswith("device registration error: device plugin registration gRPC server failed")
+            assert told.endswith(error)
+        os.rename(place, directory / "old")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(plugins.run)
+            assert plugins.healthy() is None
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(directory: Path) -> None:
     async with (
         running(directory) as node,

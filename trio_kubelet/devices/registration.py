@@ -63,7 +63,7 @@ class DevicePlugins:
         return self._error
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled. Raises OSError when the socket cannot be made; may be started again."""
+        """Serves until cancelled. Raises an error when the socket cannot be made; may be started again."""
         try:
             await NODE_FILES.run(clear_sockets, self._directory)
             async with trio.open_nursery() as nursery:
@@ -72,7 +72,7 @@ class DevicePlugins:
                     await self._serve(task_status)
                     task_status = trio.TASK_STATUS_IGNORED
                     log.info("Somebody has removed the socket of device plugins, making it again")
-        except OSError as exc:
+        except Exception as exc:  # out of nurseries, in a group
             self._error = f"{_FAILED}: {error_words(exc)}"
             raise
         finally:
