@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -31,7 +32,12 @@ from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
-from trio_kubelet.devices.registration import DevicePlugins, clear_sockets
+from trio_kubelet.devices.registration import (
+    PLUGIN_TYPE,
+    DevicePluginHandler,
+    DevicePlugins,
+    clear_sockets,
+)
 from trio_kubelet.devices.values import GRACE, Device
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
@@ -39,6 +45,8 @@ from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.doors import AllocationError
 from trio_kubelet.placement.merging import NUMANodes
 from trio_kubelet.placement.metrics import AlignmentMetrics
+from trio_kubelet.plugins.doors import PluginError
+from trio_kubelet.plugins.states import PluginInfo
 
 OTHER = "example.com/other"
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
@@ -235,6 +243,43 @@ async def test_where_no_socket_can_be_made_health_tells_why(
             await nursery.start(plugins.run)
             assert plugins.healthy() is None
             nursery.cancel_scope.cancel()
+
+
+async def test_a_plugin_of_the_registry_is_taken_and_goes_with_its_socket(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plugins may be found by the plugin watcher, too, as those of other types are."""
+    plugin = PluginInfo(
+        type=PLUGIN_TYPE, name=OTHER, endpoint=f"{directory}/sample.sock", versions=("v1alpha", "v1beta1")
+    )
+    other = msgspec.structs.replace(plugin, endpoint=f"{directory}/other.sock")
+    async with running(directory) as node, sample_plugin(directory, 2):
+        handler = DevicePluginHandler(node.plugins)
+        await until(lambda: counts(node) == (2, 2))
+        handler.validate(plugin)
+        await handler.register(plugin)
+        await until(lambda: counts(node, OTHER) == (2, 2))
+        monkeypatch.setattr(plugin_module, "DIAL_SECONDS", 0.2)
+        with pytest.raises(PluginError, match="failed to dial device plugin"):
+            await handler.register(other)
+        await handler.deregister(other)
+        await trio.testing.wait_all_tasks_blocked()
+        assert counts(node, OTHER) == (2, 2), "the one that was taken is still there"
+        for _ in range(2):
+            await handler.deregister(plugin)
+            await until(lambda: counts(node, OTHER) == (2, 0))
+        assert counts(node) == (2, 2)
+    with pytest.raises(PluginError, match="the agent is not ready"):
+        await handler.register(plugin)
+    old = msgspec.structs.replace(plugin, versions=("v1alpha", "v1"))
+    with pytest.raises(PluginError) as refused:
+        handler.validate(old)
+    assert str(refused.value) == (
+        "manager version, v1beta1, is not among plugin supported versions [v1alpha v1]"
+    )
+    with pytest.raises(PluginError) as refused:
+        handler.validate(msgspec.structs.replace(plugin, name="cpu"))
+    assert str(refused.value) == ('invalid name of device plugin socket: the ResourceName "cpu" is invalid')
 
 
 async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(directory: Path) -> None:
