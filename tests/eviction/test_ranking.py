@@ -14,6 +14,7 @@ from trio_kubelet.api import v1
 from trio_kubelet.eviction.decision import reclaims, victim
 from trio_kubelet.eviction.ranking import are_measured_since, rank
 from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Threshold
+from trio_kubelet.podinfo.amounts import UNIT
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.stats.summary_types import PodStats
@@ -170,12 +171,13 @@ def test_a_pod_whose_figures_are_missing_or_negative(signal: str) -> None:
     """What wrapped below 0 is not large, what is missing of a pod that is known is nothing; a pod of which
     nothing at all was measured goes first, as the kubelet has it.
     """
-    pods = [of(name) for name in ("wrapped", "honest", "nothing", "unknown")]
+    pods = [of(name) for name in ("wrapped", "nothing", "honest", "unknown")]
     stats = {
         "wrapped": pod_stats("wrapped", figures(signal, 2**64 - 1)),
         "honest": pod_stats("honest", figures(signal, 1)),
         "nothing": pod_stats("nothing", {}),
     }
+    stats["nothing"].volume = None
     order = [each.pod.metadata.name for each in rank(signal, Layout.ONE, pods, stats)]
     assert order == ["unknown", "honest", "nothing", "wrapped"]
     named = signal.endswith(".available") and signal != "pid.available"  # of others nobody can ask for some
@@ -185,6 +187,26 @@ def test_a_pod_whose_figures_are_missing_or_negative(signal: str) -> None:
         )
         assert chosen is not None
         assert ("Container c was using 1," in chosen.message) == (name == "honest" and named)
+
+
+@pytest.mark.parametrize(
+    ("container", "whole", "expected"),
+    [
+        ({"memory": "10"}, None, 15),
+        ({}, None, 0),
+        ({"memory": "10"}, {"memory": "30"}, 35),
+        ({"memory": "10"}, {"cpu": "1"}, 0),
+    ],
+)
+def test_overhead_counts_for_who_asked_and_containers_do_not_where_the_pod_asks(
+    container: dict[str, str], whole: dict[str, str] | None, expected: int
+) -> None:
+    pod = of("pod")
+    pod.spec.containers = [v1.Container(name="c", resources=v1.ResourceRequirements(requests=container))]
+    pod.spec.overhead = {"memory": "5"}
+    pod.spec.resources = v1.ResourceRequirements(requests=whole) if whole else None
+    [ranked] = rank("memory.available", Layout.ONE, [pod], {})
+    assert ranked.request == expected * UNIT
 
 
 @pytest.mark.parametrize("signal", ["memory.available", "nodefs.available"])
