@@ -17,7 +17,7 @@ from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Thresho
 from trio_kubelet.podinfo.amounts import UNIT
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
-from trio_kubelet.stats.summary_types import PodStats
+from trio_kubelet.stats.summary_types import PodStats, VolumeStats
 
 NODES_AT_ONCE = 500
 AMOUNTS = (0, 1, 10, 10, 20, 50, 1000)
@@ -306,18 +306,24 @@ MOMENT = "2026-01-01T00:00:05Z"
 def test_figures_of_disks_are_from_after_the_crossing(
     layout: Layout, times: tuple[str | None, str | None], looked: bool, expected: bool
 ) -> None:
+    """A claim's are its server's or driver's business, which may not answer for long."""
     volume_at, layer_at = times
+    claim = v1.PersistentVolumeClaimVolumeSource(claim_name="c")
     pod = v1.Pod(
         metadata=v1.ObjectMeta(name="p", namespace="default", uid="p"),
         spec=v1.PodSpec(
             containers=[v1.Container(name="c")],
-            volumes=[v1.Volume(name="data", empty_dir=v1.EmptyDirVolumeSource())],
+            volumes=[
+                v1.Volume(name="data", empty_dir=v1.EmptyDirVolumeSource()),
+                v1.Volume(name="claim", persistent_volume_claim=claim),
+            ],
         ),
     )
     stats = pod_stats("p", {"c": [{"n": "c"} | ({"root": [1, 1]} if layer_at else {})],
                             "v": {"data": (1, 1)} if volume_at else {}})  # fmt: skip
     for volume in stats.volume or ():
         volume.time = volume_at or ""
+    stats.volume = [*(stats.volume or ()), VolumeStats(time="2000-01-01T00:00:00Z", name="claim")]
     for container in stats.containers:
         if container.rootfs is not None:
             container.rootfs.time = layer_at or ""

@@ -164,21 +164,22 @@ def are_measured_since(
         use = stats.get(pod.metadata.uid)
         if use is None:
             continue
-        volumes = use.volume or ()
         if Measure.LAYERS in measure and any(
             old(each.rootfs.time) if each.rootfs is not None else not looked for each in use.containers
         ):
             return False
-        if Measure.VOLUMES in measure and (
-            any(old(each.time) for each in volumes)
-            or (not looked and not _measured_volumes(pod) <= {each.name for each in volumes})
+        at = {each.name: each.time for each in use.volume or ()}
+        if Measure.VOLUMES in measure and any(
+            old(at[name]) if name in at else not looked for name in _measured_volumes(pod)
         ):
             return False
     return True
 
 
 def _measured_volumes(pod: v1.Pod) -> set[str]:
-    """The pod's volumes on disk whose files are its own; those of the host are nobody's to measure."""
+    """The pod's volumes on disk whose files are its own; those of the host are nobody's to measure, and
+    figures of claims come when their servers and drivers please.
+    """
     return {
         each.name for each in pod.spec.volumes or () if is_local(each) and (each.empty_dir or each.config_map)
     }

@@ -242,16 +242,14 @@ class VolumeMeter:
         return None if own is None else (*own, *self._of_others.get(uid, ()))
 
     async def measure_all(self) -> None:
-        """Measures all volumes anew: somebody is to be judged by them. What is not done before this is
-        cancelled is done soon.
+        """Measures all volumes of the agent's own anew: somebody is to be judged by them. What is not done
+        before this is cancelled is done soon.
         """
-        uids = [pod.metadata.uid for pod in self._pods()]
-        for turns in (self._own_turns, self._others_turns):
-            turns.all_now(uids)
+        pods = self._present()
+        self._own_turns.all_now(pods)
         async with trio.open_nursery() as nursery:
-            self._start(self._nursery or nursery)
+            self._own_turns.start(pods, self._nursery or nursery)
             await self._own_turns.all_had()
-            await self._others_turns.all_had()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measures until it is cancelled; not at all with a period of 0 or less, as the kubelet."""
@@ -262,20 +260,21 @@ class VolumeMeter:
         try:
             async with trio.open_nursery() as self._nursery:
                 while True:
-                    self._start(self._nursery)
+                    pods = self._present()
+                    self._own_turns.start(pods, self._nursery)
+                    self._others_turns.start(pods, self._nursery)
                     await _until_due(self._own_turns, self._others_turns)
         finally:
             self._nursery = None
 
-    def _start(self, nursery: trio.Nursery) -> None:
-        """Measures the pods whose turn it is and forgets those that are gone."""
+    def _present(self) -> Mapping[str, v1.Pod]:
+        """The pods there are, by UID; what was measured of those that are gone is forgotten."""
         pods = {pod.metadata.uid: pod for pod in self._pods()}
         self._large &= pods.keys()
         for latest in (self._own, self._of_others):
             for gone in latest.keys() - pods.keys():
                 del latest[gone]
-        self._own_turns.start(pods, nursery)
-        self._others_turns.start(pods, nursery)
+        return pods
 
     async def _ask(self, pod: v1.Pod) -> None:
         async with self._places_of_others:
