@@ -7,7 +7,7 @@ import pytest
 from tests.eviction.build import pod_stats
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
-from trio_kubelet.eviction.limits import breach
+from trio_kubelet.eviction.limits import breach, has_limits
 
 
 def limited(name: str, limit: str, restart: str | None = None) -> v1.Container:
@@ -23,15 +23,29 @@ def limited(name: str, limit: str, restart: str | None = None) -> v1.Container:
         ("", "2G", "1Gi", "3001701Ki"),
         ("", "2G", "", "2G"),
         ("0", "1Gi", "", "1Gi"),
+        ("1Gi", "", "600M", "1Gi"),
+        ("1Gi", "", "1073741824", "1Gi"),
     ],
 )
 def test_the_limit_of_a_pod_is_written_as_what_adds_up_to_it(
     main: str, sidecar: str, init: str, shown: str
 ) -> None:
     """As the kubelet adds quantities; the third is one it has told."""
-    before = [limited("sidecar", sidecar, "Always"), limited("init", init)]
+    before = [limited("sidecar", sidecar, "Always"), limited("init", init), limited("again", init)]
     pod = make_pod("pod", containers=[limited("main", main)], spec={"init_containers": before})
+    assert has_limits(pod)
     found = breach(pod, pod_stats("pod", {"es": 1 << 40}), layers_count=True)
     assert found is not None
     text = f"Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "
     assert found.message == text
+
+
+@pytest.mark.parametrize(("more", "told"), [(0, ""), (1, "emptydirfs.limit")])
+def test_a_volume_may_be_as_large_as_its_limit(more: int, told: str) -> None:
+    volumes = [v1.Volume(name="v", empty_dir=v1.EmptyDirVolumeSource(size_limit="1Ki"))]
+    pod = make_pod("pod", spec={"volumes": volumes})
+    found = breach(pod, pod_stats("pod", {"v": {"v": (1024 + more, 1)}}), layers_count=True)
+    assert (found.signal if found else "") == told
+    unknown = pod_stats("pod", {})
+    unknown.volume = None
+    assert breach(pod, unknown, layers_count=True) is None

@@ -68,11 +68,9 @@ def _notation(pod: v1.Pod) -> str:
     adds_up = [_limit_of(each) for each in (*(pod.spec.containers or ()), *filter(is_sidecar, init))]
     sidecars: list[str] = []
     for each in init:
-        own = _limit_of(each)
-        step = [*sidecars, own] if is_sidecar(each) else [own, *sidecars]
         if is_sidecar(each):
-            sidecars = step
-        if own and sum(map(amount, step)) > sum(map(amount, adds_up)):
+            sidecars.append(_limit_of(each))
+        elif sum(map(amount, step := [_limit_of(each), *sidecars])) > sum(map(amount, adds_up)):
             adds_up = step
     return next((parse(text).notation for text in adds_up if amount(text)), BINARY_SI)
 
