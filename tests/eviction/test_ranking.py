@@ -17,7 +17,7 @@ from trio_kubelet.eviction.thresholds import CONDITIONS, Layout, Signal, Thresho
 from trio_kubelet.podinfo.amounts import UNIT
 from trio_kubelet.podinfo.qos import is_critical_pod
 from trio_kubelet.podinfo.updates import CONFIG_SOURCE_ANNOTATION
-from trio_kubelet.stats.summary_types import PodStats, VolumeStats
+from trio_kubelet.stats.summary_types import ContainerStats, FsStats, MemoryStats, PodStats, VolumeStats
 
 NODES_AT_ONCE = 500
 AMOUNTS = (0, 1, 10, 10, 20, 50, 1000)
@@ -178,6 +178,12 @@ def test_a_pod_whose_figures_are_missing_or_negative(signal: str) -> None:
         "nothing": pod_stats("nothing", {}),
     }
     stats["nothing"].volume = None
+    empty = MemoryStats(time="")
+    if signal != "memory.available":
+        stats["nothing"].containers = [
+            ContainerStats(name="c", start_time="", memory=empty, rootfs=FsStats(time=""))
+        ]
+        stats["nothing"].memory = empty
     order = [each.pod.metadata.name for each in rank(signal, Layout.ONE, pods, stats)]
     assert order == ["unknown", "honest", "nothing", "wrapped"]
     named = signal.endswith(".available") and signal != "pid.available"  # of others nobody can ask for some
@@ -226,6 +232,21 @@ def test_a_container_that_is_gone_is_not_blamed(signal: str) -> None:
     assert "Container c was using 7," in chosen.message
     assert "gone" not in chosen.message
     assert chosen.annotations["offending_containers"] == "c"
+
+
+def test_volumes_whose_files_are_on_the_nodes_disk_count() -> None:
+    pod = of("pod")
+    pod.spec.volumes = [
+        v1.Volume(name="1", empty_dir=v1.EmptyDirVolumeSource()),
+        v1.Volume(name="2", config_map=v1.ConfigMapVolumeSource(name="c")),
+        v1.Volume(name="4", host_path=v1.HostPathVolumeSource(path="/")),
+        v1.Volume(name="8", git_repo=v1.GitRepoVolumeSource(repository="r")),
+        v1.Volume(name="16", empty_dir=v1.EmptyDirVolumeSource(medium="Memory")),
+        v1.Volume(name="32", secret=v1.SecretVolumeSource(secret_name="s")),
+    ]
+    use = {"c": [], "v": {each.name: (int(each.name), 0) for each in pod.spec.volumes}}
+    [ranked] = rank("nodefs.available", Layout.ONE, [pod], {"pod": pod_stats("pod", use)})
+    assert ranked.used == 1 + 2 + 4 + 8
 
 
 def test_the_story_names_who_stands_around_the_victim() -> None:
@@ -309,6 +330,7 @@ def test_figures_of_disks_are_from_after_the_crossing(
     """A claim's are its server's or driver's business, which may not answer for long."""
     volume_at, layer_at = times
     claim = v1.PersistentVolumeClaimVolumeSource(claim_name="c")
+    in_memory = v1.EmptyDirVolumeSource(medium="Memory")
     pod = v1.Pod(
         metadata=v1.ObjectMeta(name="p", namespace="default", uid="p"),
         spec=v1.PodSpec(
@@ -316,6 +338,8 @@ def test_figures_of_disks_are_from_after_the_crossing(
             volumes=[
                 v1.Volume(name="data", empty_dir=v1.EmptyDirVolumeSource()),
                 v1.Volume(name="claim", persistent_volume_claim=claim),
+                v1.Volume(name="memory", empty_dir=in_memory),
+                v1.Volume(name="host", host_path=v1.HostPathVolumeSource(path="/")),
             ],
         ),
     )

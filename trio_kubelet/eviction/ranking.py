@@ -9,7 +9,7 @@ of which nothing was measured goes before one that is known.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -170,19 +170,19 @@ def are_measured_since(
             return False
         at = {each.name: each.time for each in use.volume or ()}
         if Measure.VOLUMES in measure and any(
-            old(at[name]) if name in at else not looked for name in _measured_volumes(pod)
+            old(at[name]) if name in at else not looked for name in _growing_volumes(pod)
         ):
             return False
     return True
 
 
-def _measured_volumes(pod: v1.Pod) -> set[str]:
-    """The pod's volumes on disk whose files are its own; those of the host are nobody's to measure, and
-    figures of claims come when their servers and drivers please.
+def _growing_volumes(pod: v1.Pod) -> Iterator[str]:
+    """Volumes that are measured on the disk and that the pod may fill. Figures of the host's there are none,
+    and those of claims come when their servers and drivers please.
     """
-    return {
-        each.name for each in pod.spec.volumes or () if is_local(each) and (each.empty_dir or each.config_map)
-    }
+    for volume in pod.spec.volumes or ():
+        if volume.empty_dir is not None and is_local(volume):
+            yield volume.name
 
 
 def is_local(volume: v1.Volume) -> bool:
