@@ -87,7 +87,8 @@ def victim(
             continue
         pod = chosen.pod
         resource = resource_of(threshold.signal)
-        message, annotations = starved(resource, pod, stats.get(pod.metadata.uid), met, signals)
+        signal = signals[threshold.signal]
+        message, annotations = starved(pod, stats.get(pod.metadata.uid), threshold, signal)
         return Victim(
             pod=pod,
             grace=AT_ONCE if threshold.hard else _soft_grace(pod, max_grace),

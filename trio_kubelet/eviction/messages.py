@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trio_kubelet.api import v1
@@ -10,7 +9,6 @@ from trio_kubelet.api.quantity import BINARY_SI, DECIMAL_SI, Quantity, parse
 from trio_kubelet.eviction.ranking import signed, working_set
 from trio_kubelet.eviction.thresholds import INODES, PIDS, STORAGE, Signal, Threshold, resource_of, spelled
 from trio_kubelet.podinfo.amounts import UNIT, amount
-from trio_kubelet.podinfo.totals import has_pod_level_resources
 from trio_kubelet.stats.summary_types import ContainerStats, PodStats
 
 REASON: Final = "Evicted"
@@ -22,19 +20,18 @@ def quantity(amount_used: int, resource: str) -> str:
 
 
 def starved(
-    resource: str,
-    pod: v1.Pod,
-    stats: PodStats | None,
-    met: Sequence[Threshold],
-    signals: Mapping[str, Signal],
+    pod: v1.Pod, stats: PodStats | None, threshold: Threshold, signal: Signal
 ) -> tuple[str, dict[str, str]]:
-    """Message and annotations for a pod that goes because the node is short of `resource`."""
-    message = f"The node was low on resource: {resource}. {_crossed(resource, met, signals)}"
+    """Message and annotations for a pod that goes because the signal is under its threshold."""
+    resource = resource_of(threshold.signal)
+    least, available = spelled(threshold.least, signal.capacity), quantity(signal.available, resource)
+    message = f"The node was low on resource: {resource}. "
+    message += f"Threshold quantity: {least}, available: {available}. "
     annotations: dict[str, str] = {}
     if stats is None:
         return message, annotations
     whole_pod = (pod.spec.resources.requests or {}) if pod.spec.resources is not None else {}
-    if resource == "memory" and has_pod_level_resources(pod.spec) and resource in whole_pod and stats.memory:
+    if resource == "memory" and resource in whole_pod and stats.memory:
         used = quantity(working_set(stats.memory), resource)
         message += _larger("Pod", pod.metadata.name, used, whole_pod[resource], resource)
         annotations["offending_pod"] = pod.metadata.name
@@ -57,15 +54,6 @@ def starved(
     annotations["offending_containers_usage"] = ",".join(uses)
     annotations["starved_resource"] = resource
     return message, annotations
-
-
-def _crossed(resource: str, met: Sequence[Threshold], signals: Mapping[str, Signal]) -> str:
-    for threshold in met:
-        signal = signals.get(threshold.signal)
-        if resource_of(threshold.signal) == resource and signal is not None:
-            least = spelled(threshold.least, signal.capacity)
-            return f"Threshold quantity: {least}, available: {quantity(signal.available, resource)}. "
-    return ""
 
 
 def _larger(kind: str, name: str, used: str, request: str, resource: str) -> str:
