@@ -178,12 +178,10 @@ def test_a_pod_whose_figures_are_missing_or_negative(signal: str) -> None:
         "nothing": pod_stats("nothing", {}),
     }
     stats["nothing"].volume = None
-    empty = MemoryStats(time="")
-    if signal != "memory.available":
-        stats["nothing"].containers = [
-            ContainerStats(name="c", start_time="", memory=empty, rootfs=FsStats(time=""))
-        ]
-        stats["nothing"].memory = empty
+    stats["nothing"].memory = empty = MemoryStats(time="")
+    stats["nothing"].containers = [
+        ContainerStats(name="c", start_time="", memory=empty, rootfs=FsStats(time=""))
+    ]
     order = [each.pod.metadata.name for each in rank(signal, Layout.ONE, pods, stats)]
     assert order == ["unknown", "honest", "nothing", "wrapped"]
     named = signal.endswith(".available") and signal != "pid.available"  # of others nobody can ask for some
@@ -213,6 +211,18 @@ def test_overhead_counts_for_who_asked_and_containers_do_not_where_the_pod_asks(
     pod.spec.resources = v1.ResourceRequirements(requests=whole) if whole else None
     [ranked] = rank("memory.available", Layout.ONE, [pod], {})
     assert ranked.request == expected * UNIT
+
+
+@pytest.mark.parametrize(
+    ("layer", "logs"), [(7, None), (None, 7)], ids=["logs are not known", "the layer is not known"]
+)
+def test_a_container_of_which_not_all_is_known_is_not_blamed(layer: int | None, logs: int | None) -> None:
+    use = pod_stats("pod", {"c": [{"n": "c", "root": [layer], "logs": [logs]}]})
+    met, signals = (Threshold("nodefs.available", "10"),), {"nodefs.available": Signal(5, 100)}
+    chosen = victim(met, signals, Layout.ONE, [of("pod")], {"pod": use}, 30)
+    assert chosen is not None
+    assert chosen.annotations["offending_containers"] == ""
+    assert "uses 7, more than its request" in chosen.why
 
 
 @pytest.mark.parametrize("signal", ["memory.available", "nodefs.available"])

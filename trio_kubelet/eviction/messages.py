@@ -64,8 +64,7 @@ def _larger(kind: str, name: str, used: str, request: str, resource: str) -> str
 def _use(container: ContainerStats, resource: str) -> int | None:
     """What a container uses of the resource; None where that is not known, or nobody's in particular."""
     if resource == "memory":
-        memory = container.memory
-        return signed(memory.working_set_bytes) if memory and memory.working_set_bytes is not None else None
+        return working_set(container.memory)
     if resource != STORAGE:
         return None
     layer, logs = container.rootfs, container.logs
