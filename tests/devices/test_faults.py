@@ -10,8 +10,8 @@ import random
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -23,9 +23,12 @@ from prometheus_client import CollectorRegistry
 from tests.devices.day import FlakyPlugin
 from tests.devices.plugin_process import RESOURCE, PluginProcess, sample_plugin
 from tests.pods.build import make_pod
+from tests.shapes import SHAPES
 from trio_kubelet.api import v1
+from trio_kubelet.common.inotify import DirectoryWatch, WatchError
 from trio_kubelet.devices import inventory as inventory_module
 from trio_kubelet.devices import plugin as plugin_module
+from trio_kubelet.devices import registration
 from trio_kubelet.devices.assignments import Assignment, Key
 from trio_kubelet.devices.checkpoint import FILE_NAME, Data, data_of, encode
 from trio_kubelet.devices.doors import DevicePluginError
@@ -38,7 +41,7 @@ from trio_kubelet.devices.registration import (
     DevicePlugins,
     clear_sockets,
 )
-from trio_kubelet.devices.values import GRACE, Device
+from trio_kubelet.devices.values import GRACE, Device, DevicePluginOptions
 from trio_kubelet.grpc.errors import GrpcError
 from trio_kubelet.grpc.loop import open_asyncio_loop
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
@@ -282,6 +285,20 @@ async def test_a_plugin_of_the_registry_is_taken_and_goes_with_its_socket(
     assert str(refused.value) == ('invalid name of device plugin socket: the ResourceName "cpu" is invalid')
 
 
+async def test_a_socket_whose_directory_cannot_be_watched_is_looked_at(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_watch(directory: str) -> DirectoryWatch:
+        raise WatchError("too many watches")
+
+    monkeypatch.setattr(registration, "DirectoryWatch", no_watch)
+    monkeypatch.setattr(registration, "_LOOK", 0.01)
+    async with running(directory):
+        for _ in range(2):
+            (directory / "kubelet.sock").unlink()
+            await until(lambda: (directory / "kubelet.sock").exists())
+
+
 async def test_a_version_nobody_knows_and_a_name_that_is_none_are_refused(directory: Path) -> None:
     async with (
         running(directory) as node,
@@ -360,6 +377,61 @@ async def test_the_last_of_two_plugins_for_a_resource_counts(directory: Path) ->
             first.process.kill()
             await trio.sleep(0.2)
             assert counts(node) == (3, 3)
+
+
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plugins in memory are asked, each with one device; the sockets of those that are followed."""
+    followed: list[str] = []
+
+    class Plugin:
+        def __init__(self, endpoint: str) -> None:
+            self.endpoint = endpoint
+
+        async def options(self) -> DevicePluginOptions:
+            return DevicePluginOptions()
+
+        async def watch(self, listed: Callable[[Sequence[Device]], None]) -> None:
+            followed.append(self.endpoint)
+            try:
+                listed([Device("dev-0")])
+                if self.endpoint in SHAPES:
+                    raise SHAPES[self.endpoint]()
+                await trio.sleep_forever()
+            finally:
+                followed.remove(self.endpoint)
+
+    monkeypatch.setattr(registration, "connect", lambda _, endpoint: nullcontext(endpoint))
+    monkeypatch.setattr(plugin_module, "GrpcPlugin", Plugin)
+    return followed
+
+
+async def test_of_two_plugins_for_a_resource_one_is_followed(directory: Path, at_work: list[str]) -> None:
+    async with running(directory) as node:
+        plugins = node.plugins
+        await plugins.connect(RESOURCE, "first")
+        await until(lambda: at_work == ["first"])
+        await plugins.connect(OTHER, "other")
+        await plugins.connect(RESOURCE, "second")
+        await until(lambda: at_work == ["other", "second"])
+        plugins.disconnect(RESOURCE, "first")
+        await trio.testing.wait_all_tasks_blocked()
+        assert at_work == ["other", "second"]
+        plugins.disconnect(RESOURCE, "second")
+        await until(lambda: at_work == ["other"])
+        assert (counts(node), counts(node, OTHER)) == ((1, 0), (1, 1))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_whatever_one_plugins_list_raises_the_others_stay(
+    shape: str, directory: Path, at_work: list[str]
+) -> None:
+    async with running(directory) as node:
+        await node.plugins.connect(OTHER, "other")
+        await node.plugins.connect(RESOURCE, shape)
+        await until(lambda: counts(node) == (1, 0))
+        assert at_work == ["other"]
+        assert counts(node, OTHER) == (1, 1)
 
 
 async def test_a_plugin_that_hangs_fails_or_crashes_harms_nobody_else(

@@ -20,7 +20,6 @@ from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.inotify import DirectoryWatch, WatchError
 from trio_kubelet.common.lanes import NODE_FILES
 from trio_kubelet.common.log import get_logger, go_quote
-from trio_kubelet.devices.checkpoint import FILE_NAME
 from trio_kubelet.devices.doors import DevicePluginError
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
@@ -198,8 +197,6 @@ def clear_sockets(directory: str) -> None:
     os.makedirs(directory, _DIRECTORY_MODE, exist_ok=True)
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if name == FILE_NAME:
-            continue
         try:
             if stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
