@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ import trio
 from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
 from trio_kubelet.api import v1
+from trio_kubelet.storage import ownership
 from trio_kubelet.storage.disks import format, plain
 from trio_kubelet.storage.disks.format import disk_format, run_tool
 from trio_kubelet.storage.errors import FilesystemMismatch, OperationError
@@ -234,6 +236,25 @@ async def test_a_local_disk_grows_with_its_claim(
         assert ["resize2fs", disk] in asked
         await world.tear_down(pod)
         await world.until(lambda: not mounted_below(world.root))
+
+
+async def test_a_volume_that_cannot_be_given_to_its_pods_group_is_taken_back(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_volume(*where: object, **how: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(ownership, "give_volume", give_volume)
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    claims.claim("dir", {"local": {"path": str(there)}})
+    pod = pod_of("p", "dir", securityContext={"fsGroup": 4321})
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=1)).unmounted == ("dir",)
+        assert world.reasons("FailedMount")
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
 
 
 async def test_the_first_pod_says_whose_a_shared_volume_is(place: Path, driver: DriverProcess) -> None:

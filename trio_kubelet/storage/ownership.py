@@ -13,7 +13,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.common.lanes import OWNERSHIP
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.storage.errors import OperationError
+from trio_kubelet.storage.errors import Ending, OperationError
 from trio_kubelet.storage.specs import Spec
 from trio_kubelet.storage.threads import in_thread
 from trio_kubelet.volumes.local import fs_group_of
@@ -56,7 +56,7 @@ class VolumeOwnership:
     ) -> None:
         """Gives the files of a pod's volume to the pod's group, if it has one. `again`: that was done when it
         was mounted, and what the pod has made of them since is left, unless it was interrupted: the root,
-        which comes last, tells. Raises OperationError.
+        which comes last, tells. Raises OperationError; the volume is there all the same, to be taken back.
         """
         context, group, progress = pod.spec.security_context, fs_group_of(pod), Progress()
         if context is None or group is None:
@@ -84,7 +84,7 @@ class VolumeOwnership:
                 progress.stop = True  # a walk that was left behind ends by itself
             nursery.cancel_scope.cancel()
         if failed is not None:
-            raise failed
+            raise OperationError(str(failed), Ending.UNCERTAIN) from failed
 
     async def _report(self, pod: v1.Pod, directory: str, progress: Progress) -> None:
         uid = pod.metadata.uid
