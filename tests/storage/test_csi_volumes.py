@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,32 @@ async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
         assert not (await world.set_up(pods[0])).unmounted
         assert world.room.volumes.mounts("uid-p")["data"].relabel == ("seclabel" in options)
         await world.tear_down(pods[0])
+
+
+async def test_a_volume_is_taken_back_whose_labels_could_not_be_looked_for(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then it is there."""
+
+    def mount_holding(path: str) -> Mount | None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    claims = Claims()
+    claims.driver()
+    claims.claim("data")
+    pod = pod_of("p", "data")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        monkeypatch.setattr(mounts, "selinux_enabled", lambda: True)
+        monkeypatch.setattr(mounts, "mount_holding", mount_holding)
+        assert (await world.set_up(pod, patience=1)).unmounted == ("data",)
+        assert world.reasons("FailedMount")[0] == (
+            'MountVolume.SetUp failed for volume "pv-data" : error checking for SELinux support: '
+            "too many open files"
+        )
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
+        assert driver.methods()[-2:] == ["NodeUnpublishVolume", "NodeUnstageVolume"]
 
 
 def done(world: World, operation: str) -> float | None:

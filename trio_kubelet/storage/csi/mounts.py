@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -127,15 +128,13 @@ class CSIMounts:
             prepare=partial(in_thread, spec.unique_name, _prepare, parent, parent, self._data(spec)),
             undo=undo,
         )
-        if await in_thread(spec.unique_name, _has_labels, target):
-            self._labelled.add(target)
+        with _afterwards("error checking for SELinux support"):
+            if await in_thread(spec.unique_name, _has_labels, target):
+                self._labelled.add(target)
         to_driver = messages.MOUNT_GROUP in abilities
         if not to_driver and gives_to_group(spec, messages.fs_type(spec), group, policy):
-            try:
+            with _afterwards(f"applyFSGroup failed for vol {spec.handle}"):
                 await self._owner.give(spec, target, pod, read_only=False)
-            except OperationError as error:
-                text = f"applyFSGroup failed for vol {spec.handle}: {error}"
-                raise OperationError(text, Ending.UNCERTAIN) from error
 
     async def tear_down(self, mount: PodMount) -> None:
         spec, target = mount.spec, self.path(mount.spec, mount.uid)
@@ -164,6 +163,15 @@ class CSIMounts:
     def _data(self, spec: Spec) -> Mapping[str, str]:
         lifecycle = "Ephemeral" if spec.ephemeral else "Persistent"
         return {**self._context.volume_data(spec), data_file.LIFECYCLE: lifecycle}
+
+
+@contextmanager
+def _afterwards(failed: str) -> Iterator[None]:
+    """The volume has been published: it is to be taken back, whatever fails now."""
+    try:
+        yield
+    except OperationError as error:
+        raise OperationError(f"{failed}: {error}", Ending.UNCERTAIN) from error
 
 
 def _prepare(directory: str, data_dir: str, data: Mapping[str, str]) -> None:
