@@ -16,13 +16,13 @@ from tests.storage.drivers import DriverProcess, mounted_below
 from tests.storage.world import Claims, pod_of, running_world
 from trio_kubelet.api import v1
 from trio_kubelet.storage import ownership
-from trio_kubelet.storage.disks import format, plain
+from trio_kubelet.storage.disks import format, local, plain
 from trio_kubelet.storage.disks.format import disk_format, run_tool
 from trio_kubelet.storage.errors import FilesystemMismatch, OperationError
 from trio_kubelet.storage.specs import NFS, Spec
 from trio_kubelet.storage.steps import ReportedVolumes
 from trio_kubelet.storage.world import PodMount
-from trio_kubelet.volumes.linux import MS_BIND, mount, unmount
+from trio_kubelet.volumes.linux import MS_BIND, MS_REMOUNT, mount, unmount
 
 pytestmark = pytest.mark.node  # block devices
 
@@ -314,6 +314,27 @@ async def test_options_of_a_local_volume_are_those_of_its_mount(
         assert flags & os.ST_NOEXEC
         assert flags & os.ST_NODEV
         await world.tear_down(pod)
+
+
+async def test_a_local_volume_whose_options_are_refused_leaves_nothing(
+    place: Path, driver: DriverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(source: str, target: str, fs_type: str = "", flags: int = 0, options: str = "") -> None:
+        if flags & MS_REMOUNT:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        mount(source, target, fs_type, flags, options)
+
+    monkeypatch.setattr(local, "mount", refusing)
+    claims, there = Claims(), place / "there"
+    there.mkdir()
+    claims.claim("dir", {"local": {"path": str(there)}}, mountOptions=["noexec"])
+    pod = pod_of("p", "dir")
+    async with running_world(place, claims=claims, driver=driver) as world:
+        assert (await world.set_up(pod, patience=1)).unmounted == ("dir",)
+        assert "operation not permitted" in world.reasons("FailedMount")[0]
+        await world.tear_down(pod)
+        await world.until(lambda: not world.left())
+        assert mounted_below(world.root) == []
 
 
 async def test_options_are_refused_where_nothing_is_mounted(place: Path, driver: DriverProcess) -> None:

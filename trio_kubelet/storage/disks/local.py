@@ -165,7 +165,12 @@ def bind_for_pod(source: str, target: str, spec: Spec) -> bool:
     for option in spec.options:
         flags |= MOUNT_FLAGS.get(option, 0)
     if flags:
-        mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
+        try:
+            mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
+        except OSError:
+            if not again:
+                unmount(target)
+            raise
     return again
 
 
