@@ -53,7 +53,7 @@ class DevicePlugins:
         self._loop = loop
         self._directory = directory
         self._manager = manager
-        self._sessions: dict[str, tuple[str, trio.CancelScope]] = {}  # by resource: endpoint and its task
+        self._sessions: dict[str, tuple[str, trio.CancelScope]] = {}  # by resource, the last: endpoint, task
         self._nursery: trio.Nursery | None = None
         self._error: str | None = None
 
@@ -156,8 +156,6 @@ class DevicePlugins:
                 log.error("Unexpected error in what a device plugin lists", resource=name, err=exc)
             finally:
                 self._manager.inventory.disconnect(name, plugin)
-                if self._sessions.get(name) == (endpoint, scope):
-                    del self._sessions[name]
 
 
 class DevicePluginHandler:
