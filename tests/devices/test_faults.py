@@ -215,7 +215,10 @@ async def test_a_sick_device_stays_sick_when_its_plugin_stays_away(
     assert manager.health("uid-one", "main") == {RESOURCE: {"dev-0": False}}
 
 
-async def test_the_socket_is_made_again_when_its_directory_was_replaced(directory: Path) -> None:
+async def test_the_socket_is_made_again_when_its_directory_was_replaced(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_LOOK", 3600.0)  # that is seen at once
     plugins = directory / "plugins"
     async with running(plugins):
         for number in range(3):  # the watch is a new one each time
