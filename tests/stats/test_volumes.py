@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable
@@ -91,8 +92,9 @@ async def test_each_pod_is_measured_once_a_period(
         await trio.sleep(6)
         assert meter.of("u-1") is None
         nursery.cancel_scope.cancel()
-    name = "kubelet_volume_metric_collection_duration_seconds_count"
-    assert (registry.get_sample_value(name, {"metric_source": "du"}) or 0) >= 2
+    name, walks = "kubelet_volume_metric_collection_duration_seconds", {"metric_source": "du"}
+    assert (registry.get_sample_value(f"{name}_count", walks) or 0) >= 2
+    assert registry.get_sample_value(f"{name}_sum", walks) == pytest.approx(0, abs=1)
 
 
 @pytest.mark.parametrize(("module", "bound"), [(volumes, "MOST_FILES"), (disk, "_DEEPEST")])
@@ -137,12 +139,12 @@ class SlowDisk:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.walks: list[int] = []
+        self.walks: list[tuple[str, int]] = []  # UID of the pod, and how many files at most
 
     async def run(self, work: Callable[[], object], owner: str) -> object:
         assert isinstance(work, partial)
         if owner.endswith("/scratch"):
-            self.walks.append(work.keywords["most"])
+            self.walks.append((owner.split("/")[-4], work.keywords["most"]))
             if work.keywords["most"] == volumes.MOST_FILES:
                 await trio.sleep(self.seconds)
             if self.seconds > 300:
@@ -174,14 +176,43 @@ async def test_pods_with_large_volumes_hold_up_no_others(
         assert meter.of("u-0") is None
         await trio.sleep(400)
         assert [use.inodes_used for uid in ("u-0", "u-1") for use in meter.of(uid) or ()] == [21, 21]
+        assert slow.walks.count(("u-0", volumes.MOST_FILES)) > 1
+        assert slow.walks.count(("u-0", 10)) == 1, "nobody waits again for what is known to be large"
         for number in range(20):  # it is like others again, and measured with them
             scratch_of(tmp_path, "u-0").joinpath(str(number)).unlink()
         pods[1:] = []
         await trio.sleep(800)
         slow.walks.clear()
         await trio.sleep(500)
-        assert set(slow.walks) == {10}
+        assert set(slow.walks) == {("u-0", 10)}
         assert 4 <= len(slow.walks) <= 9
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pod_whose_walks_take_long_holds_up_no_others(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few files it has, in volumes however small."""
+    walks = []
+
+    class Sleepy:
+        async def run(self, work: Callable[[], object], owner: str) -> object:
+            assert isinstance(work, partial)
+            if owner.split("/")[-4] == "slow":
+                walks.append(work.keywords["most"])
+                await trio.sleep(1.5)
+            return work()
+
+    monkeypatch.setattr(volumes, "METER", Sleepy())
+    more = [v1.Volume(name=name, empty_dir=v1.EmptyDirVolumeSource()) for name in ("a", "b")]
+    for each in ("scratch", "a", "b"):
+        scratch_of(tmp_path, "slow").with_name(each).mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod("slow", *more)], str(tmp_path), TrioClock(0), 60)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(meter.run)
+        await trio.sleep(30)
+        assert walks[:3] == [volumes.LARGE, volumes.LARGE, volumes.MOST_FILES]
+        assert {each.name for each in meter.of("slow") or ()} == {"scratch", "a", "b"}
         nursery.cancel_scope.cancel()
 
 
@@ -235,6 +266,21 @@ async def test_figures_of_a_volume_whose_walk_takes_too_long_stay(
         await trio.sleep(500)
         assert meter.of("u-1") == before != ()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_volume_that_cannot_be_read_any_more_is_left_out(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*what: object, **how: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    scratch_of(tmp_path).mkdir(parents=True)
+    meter = VolumeMeter(lambda: [pod()], str(tmp_path), TrioClock(0), 60)
+    await meter.measure_all()
+    assert meter.of("u-1") != ()
+    monkeypatch.setattr(volumes, "measure", fails)
+    await meter.measure_all()
+    assert meter.of("u-1") == ()
 
 
 async def test_a_period_of_nothing_measures_nothing(
