@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -73,7 +74,7 @@ async def test_files_of_a_filesystem_with_labels_are_labelled_for_the_pod(
     source = v1.PersistentVolumeClaimVolumeSource(claim_name="data", read_only=True)
     pods[1].spec.volumes = [v1.Volume(name="data", persistent_volume_claim=source)]
     async with running_world(place, claims=claims, driver=driver) as world:
-        for selinux in (False, True):
+        for selinux in (True, False, True):
             monkeypatch.setattr(mounts, "selinux_enabled", lambda selinux=selinux: selinux)
             monkeypatch.setattr(mounts, "mount_holding", mount_holding)
             for pod in pods:
@@ -271,7 +272,11 @@ async def test_a_driver_that_stages_nothing_is_not_asked_to(
         assert not {"NodeStageVolume", "NodeUnstageVolume"} & set(methods)
 
 
-async def test_a_pod_describes_its_volume_itself(place: Path, driver: DriverProcess) -> None:
+@pytest.mark.parametrize("settings", [{"capabilities": []}, {}], ids=["no stages", "stages"])
+async def test_a_pod_describes_its_volume_itself(
+    place: Path, driver: DriverProcess, settings: dict[str, Any]
+) -> None:
+    """Such a volume is not staged, whatever its driver does with others."""
     claims = Claims()
     claims.driver(podInfoOnMount=True)
     pod = pod_of("p")
@@ -281,7 +286,7 @@ async def test_a_pod_describes_its_volume_itself(place: Path, driver: DriverProc
         volumes=[source],
         containers=[{"name": "c", "volumeMounts": [{"name": "own", "mountPath": "/o"}]}],
     )
-    driver.set(capabilities=[])
+    driver.set(**settings)
     async with running_world(place, claims=claims, driver=driver) as world:
         assert not (await world.set_up(pod)).unmounted
         (published,) = [call for call in driver.calls() if call["method"] == "NodePublishVolume"]
