@@ -269,6 +269,28 @@ def test_all_containers_were_taken_away_although_an_ephemeral_one_stays(
     assert found.status == status
 
 
+@pytest.mark.parametrize(
+    ("phase", "wanted", "status", "reason"),
+    [
+        ("Running", True, "True", "RestartAllContainersStarted"),
+        ("Running", False, "False", ""),
+        ("Succeeded", True, "False", "PodCompleted"),
+        ("Failed", True, "False", "PodFailed"),
+    ],
+)
+def test_while_any_of_the_containers_is_there_all_are_being_taken_away(
+    phase: str, wanted: bool, status: str, reason: str
+) -> None:
+    pod = pod_of("c", "d")
+    rule = v1.ContainerRestartRule(action="RestartAllContainers")
+    pod.spec.containers = [v1.Container(name=name, restart_policy_rules=[rule]) for name in ("c", "d")]
+    shown = v1.PodStatus(phase=phase)
+    own = conditions.own_conditions(pod, observed(seen("c")), shown, v1.PodStatus(), wanted)
+    found = find(own, "AllContainersRestarting")
+    assert found is not None
+    assert (found.status, found.reason) == (status, reason)
+
+
 def test_an_ephemeral_container_that_was_removed_has_ended() -> None:
     pod = pod_of(source="api")
     pod.spec.ephemeral_containers = [v1.EphemeralContainer(name="debug")]
@@ -279,6 +301,94 @@ def test_an_ephemeral_container_that_was_removed_has_ended() -> None:
         assert shown.state.terminated is not None
         assert (shown.state.terminated.exit_code, shown.restart_count) == (137, 0)
         assert shown.container_id.endswith("debug1")
+
+
+WAITING = v1.ContainerState(waiting=v1.ContainerStateWaiting())
+RUNNING = v1.ContainerState(running=v1.ContainerStateRunning())
+ENDED = v1.ContainerState(terminated=v1.ContainerStateTerminated())
+COMPLETE = v1.ContainerStatus(name="i", ready=True, state=ENDED)
+STARTED = v1.ContainerStatus(name="s", started=True, state=RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "phase", "before", "expected"),
+    [
+        ([COMPLETE, STARTED], "Pending", "", ("True", "")),
+        (
+            [replace(COMPLETE, ready=False, started=True)],
+            "Pending",
+            "False",
+            (
+                "False",
+                "containers with unknown status: [s], containers with incomplete status: [i]",
+            ),
+        ),
+        (
+            [COMPLETE, replace(STARTED, started=None, ready=True)],
+            "Pending",
+            "",
+            ("False", "containers with incomplete status: [s]"),
+        ),
+        # What has begun before was initialised, and what was initialised stays so.
+        ([v1.ContainerStatus(name="c", state=RUNNING)], "Running", "", ("True", "")),
+        ([v1.ContainerStatus(name="c", state=ENDED)], "Running", "", ("True", "")),
+        (
+            [v1.ContainerStatus(name="c", state=WAITING), replace(COMPLETE, ready=False), STARTED],
+            "Pending",
+            "",
+            ("False", "containers with incomplete status: [i]"),
+        ),
+        ([replace(COMPLETE, ready=False), STARTED], "Pending", "True", ("True", "")),
+        (
+            [replace(COMPLETE, ready=False), replace(STARTED, started=False)],
+            "Succeeded",
+            "",
+            ("True", "done"),
+        ),
+        ([v1.ContainerStatus(name="c", state=ENDED), COMPLETE], "Succeeded", "", ("True", "")),
+    ],
+)
+def test_when_a_pod_is_initialised(
+    statuses: list[v1.ContainerStatus], phase: str, before: str, expected: tuple[str, str]
+) -> None:
+    pod = make_pod(spec={"init_containers": [INIT, SIDECAR]})
+    old = v1.PodStatus(conditions=[v1.PodCondition(type="Initialized", status=before)] if before else None)
+    found = conditions.initialized(pod, statuses, phase, old)
+    status, text = expected
+    done, message = (
+        ("PodCompleted", "") if text == "done" else ("ContainersNotInitialized" * bool(text), text)
+    )
+    assert (found.status, found.reason, found.message) == (status, done, message)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "phase", "reason", "message"),
+    [
+        (
+            [replace(COMPLETE, ready=False), v1.ContainerStatus(name="c", state=RUNNING)],
+            "Pending",
+            "ContainersNotReady",
+            "containers with unknown status: [s], containers with unready status: [c]",
+        ),
+        ([STARTED, v1.ContainerStatus(name="c", state=ENDED)], "Succeeded", "PodCompleted", ""),
+        (
+            [v1.ContainerStatus(name="c", state=ENDED)],
+            "Succeeded",
+            "ContainersNotReady",
+            "containers with unknown status: [s], containers with unready status: [c]",
+        ),
+        ([], "Failed", "PodFailed", ""),
+    ],
+)
+def test_why_the_containers_of_a_pod_are_not_ready(
+    statuses: list[v1.ContainerStatus], phase: str, reason: str, message: str
+) -> None:
+    pod = make_pod(spec={"init_containers": [INIT, SIDECAR]})
+    for found in (
+        conditions.containers_ready(pod, statuses, phase),
+        conditions.ready(pod, statuses, phase, ()),
+    ):
+        assert (found.status, found.reason, found.message) == ("False", reason, message)
 
 
 def test_conditions_of_others_are_passed_on_and_disruption_stays() -> None:
