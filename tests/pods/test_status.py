@@ -94,6 +94,8 @@ def test_an_initialised_pod_and_its_lost_init_container() -> None:
     assert (init.state.terminated.reason, init.state.terminated.exit_code) == ("Completed", 0)
     assert init.ready
     assert status.phase == "Running"
+    once = pod_of(init=(INIT,), restart_policy="Never")
+    assert generate(once, observed(exited("i"), seen("c"))).phase == "Running"
 
 
 def test_an_init_container_lost_while_no_agent_ran_keeps_its_moments_and_has_the_message() -> None:
@@ -141,6 +143,19 @@ def test_a_sidecar_that_restarts_does_not_make_the_pod_pending_again() -> None:
     status = generate(pod, observed(seen("s"), seen("c")), probes=ProbeView(active=True))
     assert [s.started for s in status.init_container_statuses or ()] == [False]
     assert status.phase == "Running"
+
+
+def test_a_pod_in_a_new_sandbox_is_pending_until_it_is_initialised_there() -> None:
+    """What ended in the one before does not count."""
+    probed = replace(SIDECAR, startup_probe=v1.Probe())
+    pod, starting = pod_of(init=(probed,)), ProbeView(active=True)
+    before = replace(exited("c", 1), pod_sandbox_id="before")
+    unready = observed(seen("s"), exited("c", 1), ready=False)
+    gone = replace(unready, sandboxes=())
+    for there in (observed(seen("s"), before), unready, gone):
+        assert generate(pod, there, probes=starting).phase == "Pending"
+    assert generate(pod, observed(seen("s"), exited("c", 1)), probes=starting).phase == "Running"
+    assert generate(pod_of(init=(INIT,)), observed(seen("i"), before)).phase == "Pending"
 
 
 def test_reasons_of_failed_starts() -> None:
