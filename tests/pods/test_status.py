@@ -145,6 +145,24 @@ def test_a_sidecar_that_restarts_does_not_make_the_pod_pending_again() -> None:
     assert status.phase == "Running"
 
 
+@pytest.mark.parametrize(
+    ("there", "phase"),
+    [
+        ([seen("s"), seen("c")], "Running"),
+        ([seen("s"), exited("c")], "Running"),
+        ([exited("s", 137), seen("c")], "Running"),
+        ([exited("s", 137), exited("c")], "Succeeded"),
+        ([exited("s"), exited("c", 1)], "Failed"),
+        ([seen("s")], "Pending"),
+        ([exited("c")], "Pending"),
+    ],
+)
+def test_a_pod_goes_on_while_its_sidecar_runs_and_ends_as_its_containers_did(
+    there: list[ContainerStatus], phase: str
+) -> None:
+    assert generate(pod_of(init=(SIDECAR,), restart_policy="Never"), observed(*there)).phase == phase
+
+
 def test_a_pod_in_a_new_sandbox_is_pending_until_it_is_initialised_there() -> None:
     """What ended in the one before does not count."""
     probed = replace(SIDECAR, startup_probe=v1.Probe())
