@@ -19,6 +19,7 @@ from trio_kubelet.pods.refs import is_quiet
 from trio_kubelet.pods.status import conditions
 from trio_kubelet.pods.status.conditions import find, put
 from trio_kubelet.pods.status.containers import StatusContext, container_statuses
+from trio_kubelet.pods.status.phase import pod_phase
 from trio_kubelet.pods.status.resources import (
     container_status_resources,
     pod_level_status,
@@ -61,6 +62,10 @@ def test_a_stopped_pod_of_the_api_server_has_ended_a_static_one_has_not() -> Non
         generate(pod_of(source="api"), observed(exited("c"), ready=False), terminal=True).phase == "Succeeded"
     )
     assert generate(pod_of(source="file"), stopped, terminal=True).phase == "Running"
+    # As the kubelet has it: one that waits for its next start has not succeeded.
+    waiting = {"c": ("CrashLoopBackOff", "back-off")}
+    late = generate(pod_of(source="api"), observed(exited("c")), reasons=waiting, terminal=True)
+    assert late.phase == "Failed"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +166,18 @@ def test_a_pod_goes_on_while_its_sidecar_runs_and_ends_as_its_containers_did(
     there: list[ContainerStatus], phase: str
 ) -> None:
     assert generate(pod_of(init=(SIDECAR,), restart_policy="Never"), observed(*there)).phase == phase
+
+
+@pytest.mark.parametrize("state", ["terminated", "waiting"])
+def test_a_container_that_ended_with_all_others_starts_again(state: str) -> None:
+    ended = v1.ContainerState(
+        terminated=v1.ContainerStateTerminated(exit_code=137, reason="RestartingAllContainers")
+    )
+    shown = v1.ContainerStatus(name="c", state=ended)
+    if state == "waiting":
+        shown = v1.ContainerStatus(name="c", state=WAITING, last_state=ended)
+    pod = pod_of(restart_policy="Never")
+    assert pod_phase(pod, [shown], terminal=False, initialised=True) == "Running"
 
 
 def test_a_pod_in_a_new_sandbox_is_pending_until_it_is_initialised_there() -> None:
