@@ -441,6 +441,15 @@ def test_why_the_containers_of_a_pod_are_not_ready(
         assert (found.status, found.reason, found.message) == ("False", reason, message)
 
 
+def test_what_is_as_it_should_be_needs_no_reason() -> None:
+    there = observed(seen("c"))
+    kinds = ["Initialized", "Ready", "ContainersReady", "PodScheduled"]
+    for gate in (True, False):
+        found = generate(pod_of(), there, ready_to_start=gate).conditions or []
+        assert [each.type for each in found] == ["PodReadyToStartContainers"] * gate + kinds
+        assert {(each.status, each.reason, each.message) for each in found} == {("True", "", "")}
+
+
 def test_conditions_of_others_are_passed_on_and_disruption_stays() -> None:
     foreign = v1.PodCondition(type="lb", status="True")
     disruption = v1.PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
@@ -477,10 +486,14 @@ def test_a_pod_that_is_over_keeps_its_addresses_over_a_restart_of_the_agent(phas
     ips = [v1.PodIP(ip="10.0.0.1"), v1.PodIP(ip="fd00::1")]
     shown = v1.PodStatus(phase=phase, pod_ip="10.0.0.1", pod_ips=ips)
     pod = api_pod(status=shown, restart_policy="Never")
-    for old in (shown, None):
-        status = generate(pod, observed(ready=False, ips=()), old)
+    unheard = api_pod(status=v1.PodStatus(phase=phase), restart_policy="Never")
+    over = observed(ready=False, ips=())
+    for told, old in ((pod, shown), (pod, None), (unheard, shown)):
+        status = generate(told, over, old)
         kept = ips if phase != "Running" else None
         assert (status.pod_ips, status.pod_ip) == (kept, "10.0.0.1" if kept else "")
+    assert generate(unheard, over).pod_ips is None
+    assert generate(pod, observed(ips=("10.0.0.7",)), shown).pod_ip == "10.0.0.7"
 
 
 # Probes
