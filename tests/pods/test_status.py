@@ -271,6 +271,27 @@ def test_terminal_phases_are_never_left() -> None:
     assert generate(over, observed(exited("c", 1))).phase == "Succeeded"
 
 
+@pytest.mark.parametrize(
+    ("old", "heard", "shown"),
+    [
+        (("Running", "said", "before"), ("Running", "heard", "of it"), ("Running", "said", "before")),
+        (("Running", "", ""), ("Running", "heard", "of it"), ("Running", "heard", "of it")),
+        (("Pending", "said", "before"), ("Pending", "heard", "of it"), ("Running", "", "")),
+        (("Failed", "said", "before"), ("Running", "", ""), ("Failed", "said", "before")),
+        (("Running", "said", "before"), ("Failed", "heard", "of it"), ("Failed", "", "")),
+        (("Succeeded", "said", "before"), ("Failed", "", ""), ("Failed", "said", "before")),
+    ],
+)
+def test_a_reason_is_that_of_its_phase_and_what_was_heard_of_an_end_counts(
+    old: tuple[str, str, str], heard: tuple[str, str, str], shown: tuple[str, str, str]
+) -> None:
+    def told(phase: str, reason: str, message: str) -> v1.PodStatus:
+        return v1.PodStatus(phase=phase, reason=reason, message=message)
+
+    status = generate(api_pod(status=told(*heard)), observed(seen("c")), told(*old))
+    assert (status.phase, status.reason, status.message) == shown
+
+
 def test_a_deadline_that_has_passed_fails_the_pod() -> None:
     pod = api_pod(spec={"active_deadline_seconds": 60})
     old = v1.PodStatus(phase="Running", start_time=rfc3339(100 * SECOND))

@@ -124,14 +124,8 @@ def past_active_deadline(pod: v1.Pod, status: v1.PodStatus, now_ns: int) -> bool
 
 def _settle_phase(pod: v1.Pod, phase: str, old: v1.PodStatus, now_ns: int) -> tuple[str, str, str]:
     """The phase that is shown, with reason and message: terminal phases are never left."""
-    if is_terminal_phase(old.phase):
-        # Also when its containers, told to end, then end well: one that was evicted has failed.
-        phase = old.phase
-    elif not is_terminal_phase(phase):
-        for earlier in (old.phase, pod.status.phase):
-            if is_terminal_phase(earlier):
-                phase = earlier
-                break
+    # Also when its containers, told to end, then end well: one that was evicted has failed.
+    phase = next((each for each in (old.phase, pod.status.phase) if is_terminal_phase(each)), phase)
     reason = message = ""
     if phase == old.phase:
         reason = old.reason or pod.status.reason
