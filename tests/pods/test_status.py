@@ -736,6 +736,15 @@ def test_mounts_say_how_deep_read_only_goes() -> None:
         assert [m.recursive_read_only for m in shown.volume_mounts or ()] == [None, mode]
 
 
+@pytest.mark.parametrize(
+    ("phase", "kept"), [("Running", ["PodResizePending", "PodResizeInProgress"]), ("Failed", [])]
+)
+def test_conditions_of_a_resize_stay_while_the_pod_goes_on(phase: str, kept: list[str]) -> None:
+    said = [v1.PodCondition(type=f"PodResize{kind}", status="True") for kind in ("Pending", "InProgress")]
+    status = generate(pod_of(), observed(seen("c")), v1.PodStatus(phase=phase, conditions=said))
+    assert [each.type for each in status.conditions or () if "Resize" in each.type] == kept
+
+
 def test_conditions_of_a_resize_stand_before_the_nodes_others() -> None:
     def of(*kinds: str) -> list[v1.PodCondition]:
         return [v1.PodCondition(type=kind, status="True") for kind in kinds]

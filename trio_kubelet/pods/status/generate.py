@@ -178,8 +178,8 @@ def _probed(
 ) -> v1.ContainerStatus:
     """The status with `started` and `ready` from the probes' verdicts (kubelet: `UpdatePodStatus`)."""
     started = _started(status, container, probes)
-    if not started or status.state.running is None:
-        return replace(status, started=started, ready=False)
+    if not started:
+        return replace(status, started=False, ready=False)
     return replace(status, started=True, ready=_ready(pod, status, container, old, probes))
 
 
