@@ -83,6 +83,15 @@ async def becomes_the_plan(world: Agents, pods: list[v1.Pod]) -> None:
     assert deviations(world, pods) == {}
 
 
+async def made_by_an_agent_that_stops(world: Agents) -> None:
+    """The cgroups of all pods."""
+    async with world.agent() as first:
+        await first.start()
+        for one in PODS:
+            await first.ensure(one)
+        await becomes_the_plan(world, PODS)
+
+
 async def test_the_tree_is_the_plan(place: Place) -> None:
     async with agents(place.root, place.driver, SETTINGS) as world, world.agent() as cgroups:
         await cgroups.start()
@@ -191,11 +200,7 @@ async def test_limits_of_pods_that_are_not_there(place: Place) -> None:
 
 async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
     async with agents(place.root, place.driver, SETTINGS) as world:
-        async with world.agent() as first:
-            await first.start()
-            for one in PODS:
-                await first.ensure(one)
-            await becomes_the_plan(world, PODS)
+        await made_by_an_agent_that_stops(world)
         async with world.agent() as second:
             await second.start()
             assert deviations(world, PODS) == {}
@@ -212,11 +217,7 @@ async def test_the_next_agent_takes_the_tree_over(place: Place) -> None:
 async def test_a_class_has_what_an_earlier_agent_gave_it_until_all_pods_are_known(place: Place) -> None:
     """Those of the API server run on while that is away."""
     async with agents(place.root, place.driver, SETTINGS) as world:
-        async with world.agent() as first:
-            await first.start()
-            for one in PODS:
-                await first.ensure(one)
-            await becomes_the_plan(world, PODS)
+        await made_by_an_agent_that_stops(world)
         names = ("burstable", "burstable.slice")
         path = next(path for path in planned_tree(PODS, world.node, SETTINGS) if path.endswith(names))
         before = world.tree.limits(path).cpu_shares

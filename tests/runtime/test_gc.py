@@ -296,15 +296,19 @@ async def test_after_a_clock_was_set_back_nothing_waits_until_it_is_there_again(
         assert (here.containers, here.sandboxes) == ([], [])
 
 
+async def leave_sandboxes(here: World, count: int) -> None:
+    """Of so many pods that have ended."""
+    for number in range(count):
+        a_pod = pod(uid=f"uid-{number}", name=f"web-{number}")
+        await here.sync_ok(a_pod)
+        await here.runtime.kill_pod(None, await here.status(a_pod))
+        await here.runtime.prune(await here.status(a_pod), "", True)
+
+
 async def test_sandboxes_are_removed_eight_at_a_time(tmp_path: Path, autojump_clock: MockClock) -> None:
     """One after the other, what each takes added up when many pods went at once."""
     async with world(tmp_path) as here:
-        for number in range(20):
-            a_pod = pod(uid=f"uid-{number}", name=f"web-{number}")
-            await here.sync_ok(a_pod)
-            observed = await here.status(a_pod)
-            await here.runtime.kill_pod(None, observed)
-            await here.runtime.prune(await here.status(a_pod), "", True)
+        await leave_sandboxes(here, 20)
         here.fail("RemovePodSandbox", Kind.SLOW, seconds=1.0, count=20)
         began = trio.current_time()
         await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
@@ -326,12 +330,7 @@ async def test_a_container_that_cannot_be_removed_holds_up_no_other(
 async def test_many_sandboxes_that_hang_hold_up_no_other(tmp_path: Path, autojump_clock: MockClock) -> None:
     """As where a network plugin does not answer for some: each takes minutes, and the oldest come first."""
     async with world(tmp_path) as here:
-        for number in range(20):
-            a_pod = pod(uid=f"uid-{number}", name=f"web-{number}")
-            await here.sync_ok(a_pod)
-            observed = await here.status(a_pod)
-            await here.runtime.kill_pod(None, observed)
-            await here.runtime.prune(await here.status(a_pod), "", True)
+        await leave_sandboxes(here, 20)
         here.fail("RemovePodSandbox", Kind.HANG, count=12)
         with trio.move_on_after(10):
             await here.runtime.garbage_collect(GCPolicy(), ALL_GONE, all_sources_ready=True)
