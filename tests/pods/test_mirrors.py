@@ -39,6 +39,11 @@ def version_of(cluster: Cluster, name: str = "etcd") -> str:
     return str(found["metadata"]["annotations"].get(MIRROR)) if found is not None else ""
 
 
+def namesake(pod: v1.Pod) -> v1.Pod:
+    """What another source may have."""
+    return replace(pod, metadata=replace(pod.metadata, uid="other", annotations={HASH: "other"}))
+
+
 async def test_a_static_pod_has_a_mirror_with_its_status(autojump_clock: Clock) -> None:
     cluster = Cluster()
     async with cluster.agent() as node:
@@ -87,7 +92,7 @@ async def test_the_mirror_is_of_the_pod_that_runs_while_another_source_has_one_o
     cluster = Cluster()
     async with cluster.agent() as node:
         pod = await cluster.manifest("etcd")
-        other = replace(pod, metadata=replace(pod.metadata, uid="other", annotations={HASH: "other"}))
+        other = namesake(pod)
         url = cluster.config.channel(HTTP_SOURCE)
         await cluster.until(lambda: cluster.ready("etcd"), 5)
         await url.send(PodUpdate(PodOperation.SET, HTTP_SOURCE, (other,)))
@@ -110,7 +115,7 @@ async def test_of_two_pods_of_a_name_that_are_over_one_has_the_mirror(autojump_c
     cluster = Cluster()
     async with cluster.agent() as node:
         pod = await cluster.manifest("job", restart_policy="Never")
-        other = replace(pod, metadata=replace(pod.metadata, uid="other", annotations={HASH: "other"}))
+        other = namesake(pod)
         url = cluster.config.channel(HTTP_SOURCE)
         await cluster.until(lambda: pod.metadata.uid in node.runtime.alive(), 60)
         await url.send(PodUpdate(PodOperation.SET, HTTP_SOURCE, (other,)))
