@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from itertools import filterfalse, islice
 
 import trio
 from prometheus_client import CollectorRegistry
@@ -222,10 +223,11 @@ class StatusWriter:
         """The pods to be written now."""
         waiting = [uid for uid in self._due if uid not in self._busy]
         if not self._failures:
-            troubled = [uid for uid in waiting if self._is_troubled(uid)]
-            room = MOST_TROUBLED - sum(map(self._is_troubled, self._busy))
-            others = [uid for uid in waiting if not self._is_troubled(uid)]
-            return (others + troubled[: max(0, room)])[: PARALLEL - len(self._busy)]
+            free = PARALLEL - len(self._busy)
+            others = [*islice(filterfalse(self._is_troubled, waiting), free)]
+            left = MOST_TROUBLED - sum(map(self._is_troubled, self._busy))
+            room = max(0, min(left, free - len(others)))
+            return [*others, *islice(filter(self._is_troubled, waiting), room)]
         unsuspected = [uid for uid in waiting if uid not in self._suspects]
         if unsuspected and self._may_try and not self._trying:
             self._trying = unsuspected[0]
