@@ -21,6 +21,7 @@ class Verdicts(NoProbes):
     """Probes whose verdicts the test gives."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.readiness: dict[str, ProbeResult] = {}
 
     def view(self) -> ProbeView:

@@ -189,10 +189,10 @@ class ScriptedProbes(NoProbes):
     """A prober whose verdicts the test gives."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.readiness: dict[str, ProbeResult] = {}
         self.liveness: dict[str, ProbeResult] = {}
         self.kept: Collection[str] = ()
-        self._send, self._receive = trio.open_memory_channel[ProbeUpdate](10)
 
     def view(self) -> ProbeView:
         return ProbeView(active=True, readiness=self.readiness)
@@ -200,14 +200,11 @@ class ScriptedProbes(NoProbes):
     def readings(self) -> ProbeReadings:
         return ProbeReadings(liveness=self.liveness)
 
-    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate]:
-        return self._receive
-
     def keep_only(self, uids: Collection[str]) -> None:
         self.kept = set(uids)
 
-    async def say(self, kind: ProbeKind, uid: str, container_id: str, result: ProbeResult) -> None:
-        await self._send.send(ProbeUpdate(kind, uid, container_id, result))
+    def say(self, kind: ProbeKind, uid: str, container_id: str, result: ProbeResult) -> None:
+        self.verdicts.tell(ProbeUpdate(kind, uid, container_id, result))
 
 
 async def test_probe_results_show_at_once_and_but_for_readiness_sync_the_pod(
@@ -222,21 +219,21 @@ async def test_probe_results_show_at_once_and_but_for_readiness_sync_the_pod(
         container_id = world.runtime.pods["uid-web"].containers[0].id
         probes.readiness[container_id] = ProbeResult.SUCCESS
         syncs = world.runtime.syncs
-        await probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.SUCCESS)
+        probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.SUCCESS)
         await trio.testing.wait_all_tasks_blocked()
         assert is_ready(world, pod)
         await trio.sleep(0.1)
         assert world.runtime.syncs == syncs
-        await probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.SUCCESS)
+        probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.SUCCESS)
         await trio.sleep(0.1)
         assert world.runtime.syncs == syncs  # a good liveness probe changes nothing
         shown = world.status(pod)
-        await probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.FAILURE)
+        probes.say(ProbeKind.LIVENESS, "uid-web", container_id, ProbeResult.FAILURE)
         await trio.sleep(0.1)
         assert world.runtime.syncs == syncs + 1
         assert world.status(pod) == shown  # to readiness a round has nothing to add
         probes.readiness[container_id] = ProbeResult.FAILURE
-        await probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.FAILURE)
+        probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.FAILURE)
         await trio.testing.wait_all_tasks_blocked()
         assert not is_ready(world, pod)
         assert world.runtime.syncs == syncs + 1
@@ -480,8 +477,8 @@ async def test_the_lines_an_operator_looks_for(autojump_clock: trio.abc.Clock) -
         async with world.running():
             await running_pod(world, pod)
             container_id = world.runtime.pods["uid-web"].containers[0].id
-            await probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.SUCCESS)
-            await probes.say(ProbeKind.LIVENESS, "uid-none", container_id, ProbeResult.FAILURE)
+            probes.say(ProbeKind.READINESS, "uid-web", container_id, ProbeResult.SUCCESS)
+            probes.say(ProbeKind.LIVENESS, "uid-none", container_id, ProbeResult.FAILURE)
             await trio.sleep(200)
             world.pleg.relist()
             world.runtime.gc_errors.append("no")

@@ -13,6 +13,7 @@ from tests.pods.fake_runtime import EPOCH_NS, FakePleg, FakeRuntime
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
 from trio_kubelet.common.clock import TrioClock
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
 from trio_kubelet.pleg.cache import StatusCache
 from trio_kubelet.podinfo.updates import PodOperation, PodUpdate
@@ -40,14 +41,14 @@ from trio_kubelet.volumes.errors import VolumeError
 class NoProbes:
     """An agent that does not probe."""
 
+    def __init__(self) -> None:
+        self.verdicts: Listeners[[ProbeUpdate]] = Listeners()
+
     def view(self) -> ProbeView:
         return ProbeView()
 
     def readings(self) -> ProbeReadings:
         return ProbeReadings()
-
-    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
-        return None
 
     def add_pod(self, pod: Pod) -> None:
         pass

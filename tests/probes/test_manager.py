@@ -61,6 +61,7 @@ class World:
         self.can_repeat = False
         self.output = b"out"
         self.exit_codes: dict[str, int] = {}
+        self.told: list[ProbeUpdate] = []
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
             exec_sync=self._exec,
@@ -70,6 +71,7 @@ class World:
             metrics=self.metrics,
             keeps_results=keeps_results,
         )
+        self.manager.verdicts.listen(self.told.append)
 
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
         self.events.append(f"{type} {reason} {message} {field_path}")
@@ -137,11 +139,10 @@ class World:
         return self.repeating[-1]
 
     async def updates(self, seconds: float) -> list[ProbeUpdate]:
-        found = []
-        with trio.move_on_after(seconds):
-            async for update in self.manager.updates():
-                found.append(update)
-        return found
+        await trio.sleep(seconds)
+        told = list(self.told)
+        self.told.clear()
+        return told
 
 
 def probe(period: int = 10, **fields: int) -> v1.Probe:

@@ -15,6 +15,7 @@ import trio
 from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.api.v1 import PodStatus as ApiPodStatus
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.credential_providers.doors import PullSecret
 from trio_kubelet.native.types import PodView
 from trio_kubelet.observed.probes import ProbeReadings, ProbeUpdate, ProbeView
@@ -243,15 +244,14 @@ class DirectoriesDoor(Protocol):
 
 
 class ProbeResults(Protocol):
-    """The prober."""
+    """The prober. `verdicts` tells of those that are others than before."""
+
+    @property
+    def verdicts(self) -> Listeners[[ProbeUpdate]]: ...
 
     def view(self) -> ProbeView: ...
 
     def readings(self) -> ProbeReadings: ...
-
-    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate] | None:
-        """Where changed verdicts arrive; None if they never do."""
-        ...
 
     def add_pod(self, pod: Pod) -> None: ...
 

@@ -76,7 +76,6 @@ class SyncLoop:
         self._statuses = statuses
         self._housekeeper = housekeeper
         self._pleg = pleg
-        self._probes = probes
         self._health = health
         self._sources = sources
         self._metrics = metrics
@@ -96,6 +95,7 @@ class SyncLoop:
         self._eventful = trio.Event()  # set when something has happened since the last housekeeping
         self._eventful.set()
         workers.ended.listen(self._worker_ended)
+        probes.verdicts.listen(self._verdict_changed)
 
     async def run(
         self,
@@ -107,8 +107,6 @@ class SyncLoop:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_config, updates)
             nursery.start_soon(self._take_events)
-            if (verdicts := self._probes.updates()) is not None:
-                nursery.start_soon(self._take_verdicts, verdicts)
             nursery.start_soon(self._keep_house)
             task_status.started()
             await self._loop()
@@ -148,6 +146,10 @@ class SyncLoop:
         self._ended[uid] = None
         self._news.set()
 
+    def _verdict_changed(self, verdict: ProbeUpdate) -> None:
+        self._verdicts[verdict.kind.value, verdict.container_id] = verdict
+        self._news.set()
+
     async def _take_config(self, updates: trio.MemoryReceiveChannel[PodUpdate]) -> None:
         async for update in updates:
             taken = trio.Event()
@@ -163,12 +165,6 @@ class SyncLoop:
         async for event in events:
             self._events[event] = None
             self._events.update(dict.fromkeys(_waiting(events)))
-            self._news.set()
-
-    async def _take_verdicts(self, verdicts: trio.MemoryReceiveChannel[ProbeUpdate]) -> None:
-        async for first in verdicts:
-            for verdict in (first, *_waiting(verdicts)):
-                self._verdicts[verdict.kind.value, verdict.container_id] = verdict
             self._news.set()
 
     async def _keep_house(self) -> None:

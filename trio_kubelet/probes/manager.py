@@ -25,7 +25,6 @@ from trio_kubelet.observed.probes import (
     Outcome,
     ProbeKind,
     ProbeReadings,
-    ProbeUpdate,
     ProbeView,
     Verdict,
 )
@@ -132,6 +131,7 @@ class ProbeManager:
         self._metrics = metrics
         self._agent_started_ns = clock.now_ns()
         self._results = Results(kept_before_ns=self._agent_started_ns if keeps_results else 0)
+        self.verdicts = self._results.verdicts
         self.changed = self._results.changed
         self._workers: dict[ProbeKey, _Worker] = {}
         self._by_pod: dict[str, dict[ProbeKey, _Worker]] = {}
@@ -208,10 +208,6 @@ class ProbeManager:
         """Liveness and startup results, for what is to be killed or started."""
         return self._results.readings()
 
-    def updates(self) -> trio.MemoryReceiveChannel[ProbeUpdate]:
-        """Where changed results arrive; it has one reader, the sync loop."""
-        return self._results.updates()
-
     def __len__(self) -> int:
         return len(self._workers)
 
@@ -220,7 +216,6 @@ class ProbeManager:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probes until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._results.deliver)
             task_status.started()
             paced = -math.inf  # when all that were started had been, had they been started one by one
             not_before = -math.inf
