@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.runtime import log_linker
-from trio_kubelet.runtime.log_linker import MOST_WAITING, LogLinker
+from trio_kubelet.runtime.log_linker import MOST_WAITING, PAUSE, LogLinker
 from trio_kubelet.runtime.log_links import LogLink, make_links
 
 
@@ -77,8 +77,8 @@ async def test_links_of_containers_that_start_at_short_intervals_share_turns(
     async with running(here):
         for number in range(100):
             await here.linker.add(here.link(number))
-            await trio.sleep(0.01)
-        await trio.sleep(0.2)
+            await trio.sleep(PAUSE / 20)
+        await trio.sleep(PAUSE)
         assert here.made() == 100
         assert len(here.turns) == pytest.approx(6, abs=1)
 

@@ -31,7 +31,7 @@ _HISTORY: Final = 20_000
 """Records of before its start at most that it reads; the kernel keeps fewer, unless it was told otherwise."""
 _CONTAINERS: Final = 10_000
 """Containers it remembers."""
-REST: Final = 0.2
+REST: Final = 0.5
 """Seconds between two looks. The network of a pod that starts is a dozen records, each of which would wake
 the event loop; who asks for a container looks at once.
 """

@@ -141,12 +141,13 @@ class ImageAccess:
 
     async def _check(self, image: str, ref: str, lookup: Lookup) -> Check:
         """Raises OSError."""
-        async with self._lock:
-            await self._load()
-            record = self._records.get(ref)
-            if record is None and not self._damaged.isdisjoint((_file_name(ref), _file_name(image))):
-                return Check.ERROR
-            pulled_here = record is not None or image in self._intents
+        if self._lock.locked() or not self._loaded:
+            async with self._lock:
+                await self._load()
+        record = self._records.get(ref)
+        if record is None and not self._damaged.isdisjoint((_file_name(ref), _file_name(image))):
+            return Check.ERROR
+        pulled_here = record is not None or image in self._intents
         found = check(self._policy, image, record, pulled_here)
         if isinstance(found, Check):
             return found

@@ -142,6 +142,8 @@ class Killer:
     async def _kill_containers(
         self, pod: v1.Pod | None, target: RunningPod, grace_override: float | None
     ) -> list[SyncResult]:
+        if not target.containers:
+            return []
         order = None
         if pod is not None and any(is_sidecar(c) for c in pod.spec.init_containers or ()):
             order = TerminationOrder(pod, [container.name for container in target.containers])

@@ -18,7 +18,7 @@ from trio_kubelet.runtime.log_links import LogLink, make_links
 log = get_logger(__name__)
 
 MOST_WAITING: Final = 256
-_PAUSE: Final = 0.2
+PAUSE: Final = 0.5
 """Seconds between two turns: where many containers start, each turn has links of several. A turn in a thread
 costs a fiftieth of a start, and a log collector looks about less often.
 """
@@ -50,7 +50,7 @@ class LogLinker:
             while True:
                 await self._some.wait()
                 await self._make_waiting()
-                await trio.sleep(_PAUSE)
+                await trio.sleep(PAUSE)
         finally:
             self._is_running = False
             with trio.move_on_after(_LAST_TURN, shield=True):

@@ -6,10 +6,10 @@ not the same everywhere (a runtime that mostly waits gets more done with more, a
 that take the cores), so it is tried: now and then twice as many are let in for a while, or half as many, and
 what gets more done stays.
 
-Who waits has its turn by importance, then by age. Containers of pods that have their sandbox go before the
-sandboxes of other pods, so that of a hundred pods one after the other is up, not all at the end; but of seven
-turns one is a sandbox's. A call that takes long gives its place to another and goes on beside it: a sandbox
-that hangs holds up nobody. Image pulls need no place.
+Who waits has its turn by importance, then by age. A container is created and started in one turn. Those of
+pods that have their sandbox go before the sandboxes of other pods, so that of a hundred pods one after the
+other is up, not all at the end; but of four turns one is a sandbox's. What takes long gives its place to
+another and goes on beside it: a sandbox that hangs holds up nobody. Image pulls need no place.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 LENT: Final = 2.0
 """Seconds a call keeps its place."""
-PASSED: Final = 6
-"""So many calls for containers go before a sandbox that waits; a pod of two containers has four."""
+PASSED: Final = 3
+"""So many containers go before a sandbox that waits."""
 REMEMBERED: Final = 600.0
 """Seconds for which the fastest call of a kind is what others are compared with."""
 LEAST_PER_CPU: Final = 2

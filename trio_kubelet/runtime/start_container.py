@@ -100,12 +100,23 @@ class ContainerStarter:
         image = await self.ensure_image(place, container.image, container.image_pull_policy, container)
         config = await self._config(place, container, image, image_volumes, target)
         await self._remove_never_started(place, container)
+        container_id = await self._slots.call(
+            "container",
+            lambda: self._create_and_start(place, container, config),
+            critical=place.critical,
+            begun=True,
+        )
+        await self._linker.add(_log_link(place, config, container_id))
+        await self._post_start(pod, container, container_id)
+        return container_id
+
+    async def _create_and_start(
+        self, place: PodInRuntime, container: v1.Container, config: cri.ContainerConfig
+    ) -> str:
+        pod = place.pod
         try:
-            container_id = await self._slots.call(
-                "create",
-                lambda: self._runtime.create_container(place.sandbox_id, config, place.sandbox_config),
-                critical=place.critical,
-                begun=True,
+            container_id = await self._runtime.create_container(
+                place.sandbox_id, config, place.sandbox_config
             )
         except CRIError as error:
             self._images.doubt()
@@ -113,20 +124,13 @@ class ContainerStarter:
             raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
         self._events.normal(pod, container.name, "Created", "Container created", container_id)
         try:
-            await self._slots.call(
-                "start",
-                lambda: place.finishing.let_finish(
-                    lambda: self._runtime.start_container(container_id), _STARTS_WITHIN
-                ),
-                critical=place.critical,
-                begun=True,
+            await place.finishing.let_finish(
+                lambda: self._runtime.start_container(container_id), _STARTS_WITHIN
             )
         except CRIError as error:
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}", container_id)
             raise StartError(Reason.RUN_CONTAINER_ERROR, error.message) from error
         self._events.normal(pod, container.name, "Started", "Container started", container_id)
-        await self._linker.add(_log_link(place, config, container_id))
-        await self._post_start(pod, container, container_id)
         return container_id
 
     async def ensure_image(

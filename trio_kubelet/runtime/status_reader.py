@@ -9,6 +9,7 @@ status would look like a dead container.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from sys import intern
 
 import trio
@@ -362,14 +363,15 @@ async def run_bounded(limit: int, jobs: Sequence[Callable[[], Awaitable[None]]])
     """Runs jobs in parallel, at most `limit` at a time. The first failure cancels the rest and is
     raised as it is.
     """
-    if len(jobs) == 1:
-        await jobs[0]()
+    if len(jobs) < 2:
+        for job in jobs:
+            await job()
         return
-    limiter = trio.CapacityLimiter(limit)
+    places = trio.CapacityLimiter(limit) if len(jobs) > limit else nullcontext()
     errors: list[CRIError] = []
 
     async def run(job: Callable[[], Awaitable[None]]) -> None:
-        async with limiter:
+        async with places:
             try:
                 await job()
             except CRIError as error:
@@ -377,7 +379,8 @@ async def run_bounded(limit: int, jobs: Sequence[Callable[[], Awaitable[None]]])
                 nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        for job in jobs:
+        for job in jobs[1:]:
             nursery.start_soon(run, job)
+        await run(jobs[0])
     if errors:
         raise errors[0]
