@@ -65,10 +65,12 @@ KINDS = {
 class Refused(Exception):
     """An answer that is a Status."""
 
-    def __init__(self, code: int, reason: str, message: str, retry_after: int = 0) -> None:
+    def __init__(self, code: int, reason: str, message: str, retry_after: int = 0, name: str = "") -> None:
         super().__init__(message)
         self.code = code
-        details = {"retryAfterSeconds": retry_after} if retry_after else {}
+        details: Tree = {"retryAfterSeconds": retry_after} if retry_after else {}
+        if name:
+            details["name"] = name
         self.status: Tree = {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": message, "reason": reason, "details": details, "code": code,
@@ -139,7 +141,7 @@ class Store:
         """The object; raises Refused 404."""
         thing = self._objects.get((resource, namespace, name))
         if thing is None:
-            raise Refused(404, "NotFound", f'{resource} "{name}" not found')
+            raise Refused(404, "NotFound", f'{resource} "{name}" not found', name=name)
         return thing
 
     def list(self, wanted: Selector) -> list[Tree]:

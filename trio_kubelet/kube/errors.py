@@ -50,6 +50,10 @@ class APIError(APIFailure):
     def not_found(self) -> bool:
         return self.code == 404
 
+    def is_about(self, name: str) -> bool:
+        """Whether the server says so of this object. A proxy that answers while no server does, does not."""
+        return self.status.details is not None and self.status.details.name == name
+
     @property
     def conflict(self) -> bool:
         return self.code == 409

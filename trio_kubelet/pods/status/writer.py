@@ -250,8 +250,9 @@ class StatusWriter:
             done = False
             self._no_answer(uid, exc)
         except APIError as exc:
-            done = exc.not_found
-            self._refused(uid, exc)
+            done = self._is_gone(uid, exc)
+            if not done:
+                self._refused(uid, exc)
         except Exception as exc:  # what one pod's status makes the code raise must not keep back the others
             done = False
             log.error("Unexpected error in writing a pod's status", podUID=uid, err=exc)
@@ -371,18 +372,25 @@ class StatusWriter:
         else:
             self._paused_until = now + PAUSES.after(self._failures, random.random())
 
+    def _is_gone(self, uid: str, exc: APIError) -> bool:
+        """Whether the pod is gone, or has a successor: the source will soon tell of it."""
+        entry, status = self._entries.get(uid), self._statuses.versioned(uid)
+        if not exc.not_found or entry is None or status is None:
+            return False
+        target = self._target(uid, status)
+        if target is not None and not exc.is_about(target.metadata.name):
+            return False
+        self._answered(uid)
+        entry.written = status.version
+        entry.seen = target.status if target is not None else None
+        return True
+
     def _refused(self, uid: str, exc: APIError) -> None:
-        """An error about one pod. If it is gone, or has a successor, the source will soon tell of it."""
+        """An error about one pod."""
         if exc.code in BUSY or exc.code == 401:
             self._no_answer(uid, exc)
             return
         self._answered(uid)
-        entry, status = self._entries.get(uid), self._statuses.versioned(uid)
-        if entry is not None and status is not None and exc.not_found:
-            target = self._target(uid, status)
-            entry.written = status.version
-            entry.seen = target.status if target is not None else None
-            return
         self._hold_back(uid, exc)
 
     def _hold_back(self, uid: str, exc: APIUnavailable | APIError) -> None:
