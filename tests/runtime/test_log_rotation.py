@@ -12,6 +12,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from tests.runtime.pods import container, pod
@@ -20,7 +21,7 @@ from tests.shapes import SHAPES
 from trio_kubelet.common import lanes
 from trio_kubelet.common.clock import SystemClock
 from trio_kubelet.cri.proto import api_pb2 as cri
-from trio_kubelet.observed.types import PodStatus
+from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.runtime import log_rotation
 from trio_kubelet.runtime.log_rotation import (
     LogRotator,
@@ -135,6 +136,26 @@ async def test_the_log_of_a_container_that_has_ended_meanwhile_is_left_alone(
         with trio.move_on_after(5):
             await here.runtime.rotate_logs(lambda: pods)
         assert os.listdir(log.parent) == ["0.log"]
+        assert "ReopenContainerLog" not in here.service.calls
+
+
+async def test_the_runtime_is_not_asked_about_logs_that_nobody_writes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        here.service.runtime.kill(here.container("web").id, here.clock.now_ns())
+        ended = await observed(here)
+        without = [
+            replace(each, containers=[replace(c, state=ContainerState.RUNNING, log_path="")])
+            for each in ended
+            for c in each.containers
+        ]
+        here.service.calls.clear()
+        with trio.move_on_after(100):
+            await here.runtime.rotate_logs(lambda: [*ended, *without])
+        assert not here.service.calls
 
 
 async def test_rotation_can_be_off(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -176,7 +197,7 @@ async def test_a_log_lost_in_a_crash_is_opened_anew(tmp_path: Path, autojump_clo
         log = await running(here)
         log.rename(log.with_name("0.log.20260101-000000"))
         await rounds(here, 5)
-        assert log.exists()
+        assert sorted(os.listdir(log.parent)) == ["0.log", "0.log.20260101-000000"]
 
 
 async def test_one_bad_container_does_not_keep_the_others(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -242,6 +263,20 @@ async def test_a_disk_that_takes_its_time_to_rename_a_log_holds_up_no_other_task
     await LogRotator(runtime, SystemClock(), SMALL)._rotate("c", str(log))
     assert len(os.listdir(tmp_path)) == 2
     assert names[str(log)] != loop
+
+
+async def test_of_a_log_that_hangs_one_rotation_is_under_way(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path, rotation=SMALL) as here:
+        log = await running(here)
+        log.write_text("x" * 1000)
+        pods = await observed(here)
+        here.fail("ContainerStatus", Kind.HANG)
+        here.service.calls.clear()
+        with trio.move_on_after(60):
+            await here.runtime.rotate_logs(lambda: pods)
+        assert here.service.calls == {"ContainerStatus": 1}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
