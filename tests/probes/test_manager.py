@@ -62,6 +62,7 @@ class World:
         self.output = b"out"
         self.exit_codes: dict[str, int] = {}
         self.told: list[ProbeUpdate] = []
+        self.takes: dict[str, float] = {}
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
             exec_sync=self._exec,
@@ -80,7 +81,7 @@ class World:
         self, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
-        await trio.sleep(0.001)
+        await trio.sleep(self.takes.get(container_id, 0.001))
         return ExecResult(self.output, b"", self.exit_codes.get(container_id, 0))
 
     def _repeat_exec(
@@ -277,6 +278,23 @@ async def test_a_new_container_is_not_probed_in_the_old_ones_place(
         assert [container_id for _, container_id in world.runs[1:]] == ["new"]
         assert world.repeating[-1].container_id == "new"
         assert world.events == []
+
+
+@pytest.mark.parametrize("kind", ["readiness", "startup"])
+@pytest.mark.parametrize("exit_code", [0, 1])
+async def test_a_new_container_need_not_wait_longer_than_the_old_ones_last_run(
+    autojump_clock: Clock, kind: str, exit_code: int
+) -> None:
+    world = World()
+    pod = world.pod("p", **{kind: probe(period=60)})
+    world.takes["old"], world.exit_codes["old"] = 20, exit_code
+    async with world.running():
+        world.manager.add_pod(pod)
+        for container_id in ("old", "new"):
+            world.show(pod, container_id, started=kind == "readiness")
+            await trio.sleep(2)
+        await world.updates(17)
+        assert [container_id for _, container_id in world.runs] == ["old", "new"]
 
 
 async def test_a_repeated_liveness_probe_ends_with_its_pod_and_readiness_does_not(

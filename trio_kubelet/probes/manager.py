@@ -290,16 +290,18 @@ class ProbeManager:
             return
         now = trio.current_time()
         if began < worker.first_turn and not outcome.passed:
-            self._schedule(worker, max(now, worker.first_turn))
-            return
-        if worker.state.container_id == container_id:
+            due = max(now, worker.first_turn)
+        else:
             self._report(worker, outcome, now - began)
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
             if result is not None:
                 self._results.put(worker.key.kind, worker.key.pod_uid, container_id, result)
-        due = self._timetable.next_due(worker.due, worker.period, now)
-        if not self._hand_over(worker, outcome, due):
-            self._schedule(worker, due)
+            due = self._timetable.next_due(worker.due, worker.period, now)
+            if self._hand_over(worker, outcome, due):
+                return
+        self._schedule(worker, due)
+        if (view := self._view(worker)) is not None and view.container_id != container_id:
+            self._consider(worker)  # another has come meanwhile
 
     # Probes that pass again and again.
 
