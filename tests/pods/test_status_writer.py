@@ -78,11 +78,15 @@ async def test_a_watch_that_lags_causes_no_second_write(autojump_clock: Clock) -
     async with desk.at_work():
         desk.say(uid, ready=False)
         await trio.sleep(0.1)
+        desk.look()
         desk.say(uid, ready=True)
         await trio.sleep(60)
         assert desk.ready("web")
         assert desk.count("PATCH") == 2
-        desk.say(uid, ready=False)  # as it was before the watch last told
+        desk.statuses.retell(uid)
+        await trio.sleep(1)
+        assert desk.count("PATCH") == 2
+        desk.say(uid, ready=False)  # as the watch last told
         await trio.sleep(1)
         assert not desk.ready("web")
 
@@ -169,6 +173,18 @@ async def test_what_somebody_else_changes_is_put_right(autojump_clock: Clock) ->
         desk.look()
         await trio.sleep(60)
         assert desk.count("PATCH") == count
+
+
+async def test_a_pod_that_somebody_else_has_ended_stays_so(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(1)
+        desk.store.set_status("pods", "default", "web", phase="Failed")
+        desk.look()
+        desk.say(uid, message="of a pod that runs")
+        await trio.sleep(60)
+        assert desk.status("web")["phase"] == "Failed"
 
 
 async def test_a_server_that_keeps_changing_what_is_written_is_not_fought(autojump_clock: Clock) -> None:
@@ -426,6 +442,23 @@ async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
         await trio.sleep(2)
         assert not desk.ready("web")
         assert desk.count("PATCH") == 3
+
+
+async def test_what_arrived_though_its_answer_was_lost_is_not_written_again(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
+    async with desk.at_work():
+        desk.say(uid, ready=False)
+        await trio.sleep(1)
+        desk.server.lose_answers = True
+        for message in ("first", "second"):
+            desk.say(uid, message=message)
+            await trio.sleep(PAUSES.after(2, 1.0))
+        desk.server.lose_answers = False
+        count = desk.count("PATCH")
+        assert desk.status("web")["message"] == "second"
+        desk.look()
+        await trio.sleep(60)
+        assert desk.count("PATCH") == count
 
 
 async def test_after_so_many_lost_answers_the_server_is_asked(autojump_clock: Clock) -> None:

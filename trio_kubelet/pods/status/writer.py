@@ -123,9 +123,6 @@ class StatusWriter:
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        self._busy.clear()
-        for uid in self._statuses.all():
-            self._mark(uid)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reconcile)
             while True:
