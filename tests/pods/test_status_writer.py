@@ -253,6 +253,16 @@ async def test_an_error_about_one_pod_delays_no_other(code: int, reason: str, au
         assert desk.ready("bad")
 
 
+async def test_a_pod_that_the_server_fails_with_waits_however_often_it_changes(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
+    desk.server.refuse = refuse(500, "InternalError")
+    async with desk.at_work():
+        for number in range(600):
+            desk.say(uid, message=str(number))
+            await trio.sleep(1)
+        assert desk.count("PATCH") < 600 / 30 + 10
+
+
 async def test_many_pods_that_the_server_fails_with_hold_up_no_other(autojump_clock: Clock) -> None:
     """As where a webhook of their namespace does not answer, for which the server waits each time."""
     desk = Desk()
@@ -382,16 +392,23 @@ async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
         assert desk.writer.unwritten == 0
 
 
-async def test_when_others_are_answered_again_statuses_follow_at_once(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("fault", ["down", "asks all for patience", "asks one for patience"])
+async def test_when_others_are_answered_again_statuses_follow_at_once(
+    autojump_clock: Clock, fault: str
+) -> None:
     desk = Desk()
     uids = {f"p{number}": desk.create(f"p{number}") for number in range(50)}
     desk.look()
     async with desk.at_work():
-        desk.server.down = True
+        desk.server.down = fault == "down"
+        if not desk.server.down:
+            name = "/p0/" if "one" in fault else ""
+            desk.server.refuse = refuse(429, "TooManyRequests", name=name, after=300)
         for uid in uids.values():
             desk.say(uid)
-        await trio.sleep(600)
-        desk.server.down = False
+        await trio.sleep(203)
+        assert desk.writer.unwritten > 30
+        desk.server.down, desk.server.refuse = False, lambda request: None
         desk.writer.hurry()
         await trio.sleep(WAKE_WITHIN + 0.1)
         assert all(map(desk.ready, uids))

@@ -132,11 +132,10 @@ class StatusWriter:
 
     def hurry(self) -> None:
         """The server answers others again: try soon."""
-        if self._failures:
-            soon = trio.current_time() + WAKE_WITHIN * random.random()
-            self._paused_until = min(self._paused_until, soon)
-            self._asked_until = min(self._asked_until, soon)
-            self._wake.set()
+        soon = trio.current_time() + WAKE_WITHIN * random.random()
+        self._paused_until = min(self._paused_until, soon)
+        self._asked_until = min(self._asked_until, soon)
+        self._wake.set()
 
     @property
     def unwritten(self) -> int:
