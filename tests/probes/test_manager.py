@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
@@ -118,7 +119,14 @@ class World:
             spec=v1.PodSpec(containers=[container], restart_policy="Always"),
         )
 
-    def show(self, pod: v1.Pod, container_id: str = "id", started: bool = True, age: float = 0) -> None:
+    def show(
+        self,
+        pod: v1.Pod,
+        container_id: str = "id",
+        started: bool = True,
+        age: float = 0,
+        phase: str = "Running",
+    ) -> None:
         """Tells the manager of a running container, as the status manager does."""
         started_at = rfc3339(self.clock.now_ns() - round(age * NANOSECONDS))
         status = v1.ContainerStatus(
@@ -127,7 +135,7 @@ class World:
             started=started,
             state=v1.ContainerState(running=v1.ContainerStateRunning(started_at=started_at)),
         )
-        self.manager.pod_status_changed(pod, v1.PodStatus(phase="Running", container_statuses=[status]))
+        self.manager.pod_status_changed(pod, v1.PodStatus(phase=phase, container_statuses=[status]))
 
     async def repeated(self, pod: v1.Pod, period: float) -> Repeating:
         """Shows a pod whose first run passes: its probe is repeated then, and waits for its next turn."""
@@ -306,8 +314,8 @@ async def test_a_repeated_liveness_probe_ends_with_its_pod_and_readiness_does_no
         pod = world.pod("p", **probes)
         async with world.running():
             repeating = await world.repeated(pod, period=2)
-            pod.metadata.deletion_timestamp = "2024-01-01T00:00:00Z"
-            world.show(pod)
+            metadata = replace(pod.metadata, deletion_timestamp="2024-01-01T00:00:00Z")
+            world.show(replace(pod, metadata=metadata))
             assert repeating.stopped is is_stopped
             await world.updates(5)
             assert len(world.runs) == 1
@@ -395,8 +403,10 @@ async def test_a_program_has_until_the_first_turn_to_come_up(autojump_clock: Clo
             world.exit_codes[container_id] = 1
             await trio.sleep_until(shown_at)
             world.show(pod, container_id, started=kind != "startup")
+            world.runs.clear()
             updates = await world.updates(7.5)
             assert ProbeResult.FAILURE not in {u.result for u in updates}
+            assert len(world.runs) == (kind == "startup")
             assert world.events == []
             assert (await world.updates(1))[-1].result is ProbeResult.FAILURE
             assert len(world.events) == 1
@@ -533,6 +543,53 @@ def crowd(world: World) -> None:
         world.show(pod, f"id{number}")
 
 
+async def test_rounds_of_its_pod_leave_a_probe_as_it_is(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=60))
+    async with world.running():
+        for _ in range(3):
+            world.manager.add_pod(pod)
+            world.show(pod)
+            await world.updates(10)
+        assert len(world.runs) == 1
+
+
+async def test_sidecars_are_probed(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod()
+    pod.spec.init_containers = [
+        v1.Container(name="sidecar", restart_policy="Always", readiness_probe=probe())
+    ]
+    running = v1.ContainerState(running=v1.ContainerStateRunning(started_at=rfc3339(world.clock.now_ns())))
+    shown = v1.ContainerStatus(name="sidecar", container_id="containerd://id", started=True, state=running)
+    async with world.running():
+        world.manager.add_pod(pod)
+        status = v1.PodStatus(phase="Pending", init_container_statuses=[shown])
+        world.manager.pod_status_changed(pod, status)
+        assert await world.updates(1) == [ProbeUpdate(ProbeKind.READINESS, "p", "id", ProbeResult.SUCCESS)]
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+async def test_a_pod_that_is_over_is_not_probed_even_if_a_container_still_runs(
+    autojump_clock: Clock, phase: str
+) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1), readiness=probe(period=1))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(3)
+        world.show(pod, phase=phase)
+        before = len(world.runs)
+        await world.updates(10)
+        assert len(world.runs) - before <= 2
+        assert len(world.manager) == 0
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(3)
+        assert len(world.runs) - before > 4
+
+
 async def test_many_new_pods_are_held_apart(autojump_clock: Clock) -> None:
     world = World()
     async with world.running():
@@ -627,6 +684,25 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     told = b"".join(render(world.metrics.registry)).decode()
     assert 'pod_uid="good"' in told
     assert 'pod_uid="bad"' not in told, "a run that told nothing is none"
+
+
+async def test_a_probe_that_cannot_be_run_waits_for_its_next_period(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(
+        self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
+    ) -> ExecResult:
+        self.runs.append((trio.current_time(), container_id))
+        raise Unavailable("")
+
+    monkeypatch.setattr(World, "_exec", run)
+    world = World()
+    pod = world.pod(readiness=probe(period=10))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        assert await world.updates(35) == []
+    assert len(world.events) == 4
 
 
 async def test_probes_that_are_due_together_wake_the_agent_seldom(autojump_clock: Clock) -> None:

@@ -147,7 +147,7 @@ class ProbeManager:
     # What the rest of the agent asks and tells.
 
     def add_pod(self, pod: v1.Pod) -> None:
-        """Starts the probes of a pod; those that exist stay as they are.
+        """The pod has its probes, which begin with its next status; those that exist stay as they are.
 
         Not of a container that has ended for good. Its probe says so once and stops; one that was made anew
         with each round of the pod would say so each time, which is news that leads to the next round.
@@ -163,12 +163,10 @@ class ProbeManager:
                     )
                     self._by_pod.setdefault(key.pod_uid, {})[key] = worker
                     self._timetable.one_more(worker.period)
-                    self._consider(worker)
 
     def stop_liveness_and_startup(self, pod: v1.Pod) -> None:
         """The pod is ending: nothing may restart its containers now; readiness is still told."""
         for worker in self._of_pod(pod.metadata.uid):
-            worker.pod = pod
             if worker.key.kind is not ProbeKind.READINESS:
                 self._stop(worker)
 
@@ -246,7 +244,6 @@ class ProbeManager:
             self._sleeps_until = due
             with trio.move_on_at(due):
                 await self._wake.wait()
-            self._sleeps_until = -math.inf
 
     def _first_due(self) -> float:
         """When a probe can be started next."""
@@ -290,7 +287,7 @@ class ProbeManager:
             return
         now = trio.current_time()
         if began < worker.first_turn and not outcome.passed:
-            due = max(now, worker.first_turn)
+            due = worker.first_turn
         else:
             self._report(worker, outcome, now - began)
             worker.state, result = on_outcome(worker.state, worker.key.kind, worker.probe, outcome)
