@@ -56,6 +56,7 @@ async def test_a_status_is_written_once(autojump_clock: Clock) -> None:
 async def test_a_pod_that_starts_goes_before_its_status(autojump_clock: Clock) -> None:
     """That it is pending may come a little later, that it runs may not."""
     desk, uid = desk_of_one_pod()
+    desk.may_run.add(uid)
     async with desk.at_work():
         await trio.testing.wait_all_tasks_blocked()  # what is there at the start is written at once
         desk.say(uid, phase="Pending", ready=False)
@@ -70,6 +71,21 @@ async def test_a_pod_that_starts_goes_before_its_status(autojump_clock: Clock) -
         await trio.sleep(BREATH / 4)
         assert desk.ready("web")
         await trio.sleep(1)
+        assert desk.count("PATCH") == 2
+
+
+async def test_a_pod_that_is_over_waits_a_little_for_what_is_left_of_it(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
+    desk.may_run.add(uid)
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(1)
+        desk.say(uid, "Succeeded")
+        await trio.sleep(BREATH / 2)
+        desk.finish(uid)
+        await trio.sleep(BREATH / 4)
+        assert desk.status("web")["phase"] == "Succeeded"
+        await trio.sleep(60)
         assert desk.count("PATCH") == 2
 
 
@@ -441,6 +457,46 @@ async def test_a_successor_of_the_same_name_gets_nothing_of_it(autojump_clock: C
         assert desk.agrees(new, "web")
         bodies = [json.loads(r.body) for r in desk.server.requests if r.method == "PATCH"]
         assert bodies[-1]["metadata"]["uid"] == new
+
+
+async def test_what_was_under_way_when_the_writer_ended_is_written_by_the_next_run(
+    autojump_clock: Clock,
+) -> None:
+    desk, uid = desk_of_one_pod()
+    async with desk.at_work():
+        desk.say(uid)
+        await trio.sleep(1)
+        desk.server.silent = True
+        desk.say(uid, message="not written")
+        await trio.sleep(1)
+    desk.server.silent = False
+    async with desk.at_work():
+        await trio.sleep(11)
+        assert desk.agrees(uid, "web")
+
+
+async def test_a_deletion_that_conflicts_is_tried_again_now_and_then(autojump_clock: Clock) -> None:
+    desk, uid = desk_of_one_pod()
+
+    def conflict(request: Request) -> Refused | None:
+        return Refused(409, "Conflict", "as the test wants") if request.method == "DELETE" else None
+
+    desk.store.delete("pods", "default", "web", {})
+    desk.look()
+    desk.server.refuse = conflict
+    async with desk.at_work():
+        desk.say(uid, "Succeeded")
+        desk.finish(uid)
+        await trio.sleep(1)
+        desk.look()
+        await trio.sleep(60)
+        assert 6 <= desk.count("DELETE") <= 8
+        desk.server.refuse = lambda request: None
+        await trio.sleep(11)
+        assert desk.shown("web") is None
+        count = desk.count("DELETE")
+        await trio.sleep(60)
+        assert desk.count("DELETE") == count
 
 
 async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
