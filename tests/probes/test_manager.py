@@ -64,6 +64,7 @@ class World:
         self.exit_codes: dict[str, int] = {}
         self.told: list[ProbeUpdate] = []
         self.takes: dict[str, float] = {}
+        self.away = False
         self.metrics = ProbeMetrics()
         self.manager = ProbeManager(
             exec_sync=self._exec,
@@ -82,6 +83,8 @@ class World:
         self, container_id: str, command: Sequence[str], timeout: float, enough: int
     ) -> ExecResult:
         self.runs.append((trio.current_time(), container_id))
+        if self.away:
+            raise Unavailable("the runtime is away")
         await trio.sleep(self.takes.get(container_id, 0.001))
         return ExecResult(self.output, b"", self.exit_codes.get(container_id, 0))
 
@@ -250,6 +253,43 @@ async def test_a_repeated_probe_that_cannot_be_run_is_run_by_a_task_at_once(
         assert world.events == []
 
 
+@pytest.mark.parametrize(("found", "runs"), [(Unavailable("the runtime is away"), 2), (None, 3)])
+async def test_a_repeated_probe_that_cannot_be_run_is_tried_as_often_as_others(
+    autojump_clock: Clock, found: CRIError | None, runs: int
+) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=60))
+    async with world.running():
+        repeating = await world.repeated(pod, period=60)
+        before = len(world.runs)
+        world.away = True
+        repeating.end(found)
+        await world.updates(1)
+        assert len(world.runs) - before == runs
+        assert len(world.events) == 1
+
+
+async def test_a_repeated_probe_of_a_container_that_ended_says_so(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=5))
+    async with world.running():
+        await world.repeated(pod, period=5)
+        status = v1.PodStatus(phase="Running", container_statuses=[ended(1)])
+        world.manager.pod_status_changed(pod, status)
+        assert await world.updates(6) == [ProbeUpdate(ProbeKind.READINESS, "p", "id", ProbeResult.FAILURE)]
+
+
+async def test_a_repeated_probe_ends_with_its_pod(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=5))
+    async with world.running():
+        repeating = await world.repeated(pod, period=5)
+        world.show(pod, phase="Failed")
+        assert repeating.stopped
+        await world.updates(6)
+        assert len(world.manager) == 0
+
+
 async def test_what_a_repeated_probe_finds_after_it_was_stopped_counts_for_nothing(
     autojump_clock: Clock,
 ) -> None:
@@ -301,6 +341,7 @@ async def test_a_new_container_need_not_wait_longer_than_the_old_ones_last_run(
         for container_id in ("old", "new"):
             world.show(pod, container_id, started=kind == "readiness")
             await trio.sleep(2)
+        assert len(world.runs) == 1  # one at a time
         await world.updates(17)
         assert [container_id for _, container_id in world.runs] == ["old", "new"]
 
@@ -686,17 +727,9 @@ async def test_whatever_a_probe_raises_stays_with_its_pod(
     assert 'pod_uid="bad"' not in told, "a run that told nothing is none"
 
 
-async def test_a_probe_that_cannot_be_run_waits_for_its_next_period(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run(
-        self: World, container_id: str, command: Sequence[str], timeout: float, enough: int
-    ) -> ExecResult:
-        self.runs.append((trio.current_time(), container_id))
-        raise Unavailable("")
-
-    monkeypatch.setattr(World, "_exec", run)
+async def test_a_probe_that_cannot_be_run_waits_for_its_next_period(autojump_clock: Clock) -> None:
     world = World()
+    world.away = True
     pod = world.pod(readiness=probe(period=10))
     async with world.running():
         world.manager.add_pod(pod)

@@ -333,7 +333,7 @@ class ProbeManager:
     def _goes_on(self, worker: _Worker) -> bool:
         """Whether a probe that passed would be run again, whenever it is due."""
         decision = self._decision(worker)
-        return decision.action is Action.RUN and decision.state is worker.state and not decision.results
+        return decision.action is Action.RUN and decision.state is worker.state
 
     def _take_back(self, worker: _Worker) -> None:
         """What the probe is about has changed: each run is to be decided about."""
