@@ -415,6 +415,19 @@ async def test_the_initial_delay_counts_from_the_start_of_the_container(autojump
         assert world.runs
 
 
+async def test_what_has_passed_of_the_initial_delay_is_not_waited_for(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=60, delay=10))
+    async with world.running():
+        world.manager.add_pod(pod)
+        await trio.sleep(30)
+        world.show(pod, age=8)
+        await trio.sleep(1.5)
+        assert world.runs == []
+        await trio.sleep(1)
+        assert len(world.runs) == 1
+
+
 async def test_a_clock_that_was_set_back_holds_up_no_probe(autojump_clock: Clock) -> None:
     """kubernetes 58853, 123898: not probed before the clock was there again."""
     world = World()
@@ -520,6 +533,21 @@ async def test_ending_a_pod_stops_liveness_but_not_readiness(autojump_clock: Clo
         assert len(world.runs) == before
         assert len(world.manager) == 0
         assert world.manager.view().readiness == {}
+
+
+async def test_a_liveness_probe_that_was_stopped_is_not_run_again(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(liveness=probe(period=1), readiness=probe(period=60))
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(3.4)
+        world.manager.stop_liveness_and_startup(pod)
+        before = len(world.runs)
+        await world.updates(5)
+        world.show(pod, "started beside its end")
+        await world.updates(5)
+        assert [container_id for _, container_id in world.runs[before:]] == ["started beside its end"]
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,7 @@ class ProbeManager:
         if is_new and 0 < view.started_at_ns < self._agent_started_ns // NANOSECONDS * NANOSECONDS:
             offset = phase(worker.key, view.container_id, worker.period)
             due = self._timetable.adopted_due(offset, worker.period, now)
-        elif is_new or worker.due == math.inf or self._ready_is_awaited(worker, view):
+        elif is_new or self._ready_is_awaited(worker, view):
             age = (self._clock.now_ns() - view.started_at_ns) / NANOSECONDS if view.running else 0.0
             due = now + max(0.0, worker.probe.initial_delay_seconds - max(0.0, age))
             if worker.key.kind is not ProbeKind.READINESS:
@@ -394,8 +394,7 @@ class ProbeManager:
                 due = worker.first_turn
         else:
             return
-        if due < worker.due or is_new:
-            self._schedule(worker, due)
+        self._schedule(worker, due)
 
     def _ready_is_awaited(self, worker: _Worker, view: ProbedContainer) -> bool:
         """A started container without a readiness verdict: the first one is wanted at once."""
