@@ -76,10 +76,23 @@ def test_nothing_runs_in_the_initial_delay() -> None:
     assert due(ProbeKind.LIVENESS, RUNNING, probe=soon).action is Action.RUN
 
 
-def test_a_container_of_an_earlier_agent_keeps_its_readiness() -> None:
-    decision = due(ProbeKind.READINESS, RUNNING, kept_before_ns=NOW + 10 * NANOSECONDS)
-    assert decision.results == ()
-    assert decision.action is Action.RUN
+@pytest.mark.parametrize(
+    ("kind", "age", "ready", "first"),
+    [
+        (ProbeKind.READINESS, 11, False, None),
+        (ProbeKind.READINESS, 9, False, ProbeResult.FAILURE),
+        (ProbeKind.READINESS, 9, True, None),
+        (ProbeKind.LIVENESS, 11, True, None),
+        (ProbeKind.LIVENESS, 9, True, ProbeResult.SUCCESS),
+    ],
+)
+def test_a_container_of_an_earlier_agent_keeps_its_readiness(
+    kind: ProbeKind, age: int, ready: bool, first: ProbeResult | None
+) -> None:
+    """One that began so many seconds before the agent, and is shown as ready."""
+    view = msgspec.structs.replace(RUNNING, ready=ready)
+    decision = due(kind, view, kept_before_ns=RUNNING.started_at_ns + age * NANOSECONDS)
+    assert (decision.first, decision.results, decision.action) == (first, (), Action.RUN)
 
 
 def test_a_started_container_of_an_earlier_agent_stays_started() -> None:
@@ -93,6 +106,8 @@ def test_a_dead_container_fails_and_ends_the_probe_if_it_stays_dead() -> None:
     assert (decision.action, decision.results) == (Action.WAIT, (("a", ProbeResult.FAILURE),))
     final = msgspec.structs.replace(dead, will_restart=False)
     assert due(ProbeKind.READINESS, final, ProbeState(container_id="a")).action is Action.STOP
+    created = msgspec.structs.replace(final, terminated=False)
+    assert due(ProbeKind.READINESS, created, ProbeState(container_id="a")).action is Action.WAIT
 
 
 def test_a_pod_that_is_deleted_ends_quietly() -> None:
