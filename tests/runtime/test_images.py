@@ -343,6 +343,31 @@ async def test_credentials_are_tried_one_after_the_other(tmp_path: Path, autojum
         assert caught.value.message == "denied"
 
 
+async def test_what_different_credentials_led_to_is_told_together(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        here.fail("PullImage", message="denied")
+        here.fail("PullImage", code="NOT_FOUND", message="no such image")
+        with pytest.raises(StartError) as caught:
+            await Asker(here).ask("private/app:1", pull_secrets=(Secret("a", "b"),))
+        assert caught.value.message == "[denied, rpc error: code = NotFound desc = no such image]"
+        here.fail("PullImage", code="NOT_FOUND", message="no such image")
+        assert (await Asker(here).refused("app:1")).message == (
+            "rpc error: code = NotFound desc = no such image"
+        )
+
+
+async def test_a_pull_with_many_credentials_is_one_towards_the_rate(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with world(tmp_path) as here:
+        asker = Asker(here, qps=0.1, burst=1)
+        here.fail("PullImage", message="denied", count=2)
+        await asker.ask("private/app:1", pull_secrets=(Secret("a", "b", "c"),))
+        assert asker.pulls == 3
+
+
 async def test_a_pod_with_many_credentials_holds_up_nobody(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Each is tried in a turn of its own, and there is an end."""
     async with world(tmp_path) as here:
