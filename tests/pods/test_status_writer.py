@@ -267,6 +267,12 @@ async def test_an_error_about_one_pod_delays_no_other(code: int, reason: str, au
         desk.server.refuse = lambda request: None
         await trio.sleep(46)
         assert desk.ready("bad")
+        desk.server.refuse = refuse(code, reason)
+        desk.say(bad, ready=False)  # it begins anew with a short pause
+        await trio.sleep(0.1)
+        desk.server.refuse = lambda request: None
+        await trio.sleep(1)
+        assert not desk.ready("bad")
 
 
 async def test_a_pod_that_the_server_fails_with_waits_however_often_it_changes(autojump_clock: Clock) -> None:
@@ -499,19 +505,30 @@ async def test_a_deletion_that_conflicts_is_tried_again_now_and_then(autojump_cl
         assert desk.count("DELETE") == count
 
 
-async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("fault", ["lost", "gateway"])
+async def test_a_lost_answer_is_no_lost_status(autojump_clock: Clock, fault: str) -> None:
     """The server may have taken what it did not answer: the next status is right either way."""
     desk, uid = desk_of_one_pod()
+    handle = desk.server.handle
+
+    async def through_a_gateway(request: Request) -> Response | Hijack:
+        await handle(request)
+        return Response(status=500)
+
     async with desk.at_work():
         desk.say(uid, ready=False)
         await trio.sleep(1)
         desk.look()
-        desk.server.lose_answers = True
+        if fault == "lost":
+            desk.server.lose_answers = True
+        else:
+            desk.server.handle = through_a_gateway  # type: ignore[method-assign]
         desk.say(uid, ready=True)
         await trio.sleep(0.1)
         assert desk.ready("web")
         desk.say(uid, ready=False)  # as the source still shows it
         desk.server.lose_answers = False
+        desk.server.handle = handle  # type: ignore[method-assign]
         await trio.sleep(2)
         assert not desk.ready("web")
         assert desk.count("PATCH") == 3
