@@ -23,6 +23,8 @@ from trio_kubelet.nodepage.charts import Charts
 from trio_kubelet.nodepage.feed import Feed
 from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.server.http.messages import Hijack, Request, Response
+from trio_kubelet.server.http.router import Router
+from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.pages import node_page
 from trio_kubelet.server.pages.forward import Pass, TokenGate, page_port
 from trio_kubelet.server.pages.node_page import NodePage, same_place
@@ -221,6 +223,11 @@ async def test_readers_are_bounded() -> None:
         ("/page/", "127.0.0.1:8", "trio-kubelet-page-9=secret", "403 Forbidden"),
         ("/page/", "127.0.0.1:8", "trio-kubelet-page-8=secreT", "403 Forbidden"),
         ("/", "127.0.0.1:8", "trio-kubelet-page-8=secret", "302 Found"),
+        ("/page", "127.0.0.1:8", "trio-kubelet-page-8=secret", "302 Found"),
+        ("/exec/default/web/main?command=id", "127.0.0.1:8", "trio-kubelet-page-8=secret", "404 Not Found"),
+        ("/pods", "127.0.0.1:8", "trio-kubelet-page-8=secret", "404 Not Found"),
+        ("//page/../pods", "127.0.0.1:8", "trio-kubelet-page-8=secret", "404 Not Found"),
+        ("http://127.0.0.1:8/pods", "127.0.0.1:8", "trio-kubelet-page-8=secret", "404 Not Found"),
         ("/%zz?token=secret", "127.0.0.1:8", "", "400 Bad Request"),
         ("/?token=\u00e9", "127.0.0.1:8", "\u00e9=\u00e9", "403 Forbidden"),
     ],
@@ -275,6 +282,38 @@ async def test_the_port_lets_in_who_has_the_address(tmp_path: Path) -> None:
         assert (await ask(address, "/page/", cookie)).endswith(b"hi")
         assert heard[0].startswith(b"GET /page/ HTTP/1.1\r\n")
         assert target.encode() not in heard[0]
+
+
+async def test_only_the_page_is_behind_the_port(tmp_path: Path) -> None:
+    """A cookie is sent for what any port of the machine has shown, such as one that is forwarded to a pod."""
+    path = tmp_path / "s"
+    page, asked = NodePage(feed()), []
+
+    async def exec_(request: Request) -> Response:
+        asked.append(request.target)
+        return Response(body=b"done")
+
+    router = Router()
+    router.handle("/page/", page.answer)
+    router.handle("/exec/", exec_)
+    listening = trio.socket.socket(trio.socket.AF_UNIX)
+    await listening.bind(str(path))
+    listening.listen()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, [trio.SocketListener(listening)], router)
+        async with page_port(str(path)) as address:
+            found = await ask(address, address[address.index("/", 8) :])
+            cookie = found.split(b"Set-Cookie: ")[1].split(b";")[0].decode()
+            for target in ("/exec/default/web/main", "/page/../exec/default/web/main"):
+                assert b"done" not in await ask(address, target, cookie)
+            host, _, port = address.split("/")[2].partition(":")
+            stream = await trio.open_tcp_stream(host, int(port))
+            for target in ("/page/", "/exec/default/web/main"):
+                said = f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {cookie}\r\n\r\n"
+                await stream.send_all(said.encode())
+            assert (await read_all(stream)).endswith(b"</html>\n")
+        nursery.cancel_scope.cancel()
+    assert asked == []
 
 
 async def test_the_port_says_that_the_agent_is_away(tmp_path: Path) -> None:

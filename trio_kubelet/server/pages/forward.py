@@ -1,7 +1,9 @@
 """A loopback port for a browser, which cannot open the agent's socket: `trio-kubelet page` and `standalone`.
 
 Any user of the machine can connect to a port, so the first request needs the token in the printed address;
-it is answered with a cookie that opens the rest. What was let in is passed on to the socket as it came.
+it is answered with a cookie that opens the page, and nothing else of what the agent's socket has, such as
+commands in containers: a browser sends the cookie also for what it was shown by another port of this machine,
+as that of a pod that is forwarded. So each request is judged, one on a connection.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _CONNECTIONS: Final = 128
 
 
 class Pass(NamedTuple):
-    """What is answered to a request: "" and nothing when it is passed on."""
+    """What is answered to a request: "" and nothing when the agent answers."""
 
     status: str = ""
     headers: tuple[str, ...] = ()
@@ -51,7 +53,11 @@ class TokenGate:
         if host.lower() not in self._hosts:  # a foreign name that was made to point here
             return Pass("403 Forbidden", body="Ask for it by the address that was printed.\n")
         if hmac.compare_digest(self._shown(cookie).encode(), self._token.encode()):
-            return Pass("302 Found", (f"Location: {ROOT}",)) if target.partition("?")[0] == "/" else Pass()
+            if target.startswith(ROOT):
+                return Pass()
+            if target.partition("?")[0] in ("/", ROOT.rstrip("/")):
+                return Pass("302 Found", (f"Location: {ROOT}",))
+            return Pass("404 Not Found", body=f"There is nothing but {ROOT} here.\n")
         try:
             path, query = parse_target(target)
         except ValueError:
@@ -92,7 +98,7 @@ class _Door:
         self._crowd = Crowd(_CONNECTIONS, _CONNECTIONS)
 
     async def serve(self, client: trio.SocketStream) -> None:
-        """One connection, of whose first request it depends whether the rest is passed on."""
+        """One connection and its request."""
         place = await self._crowd.enter(_HOST)
         if place is None:
             return
@@ -125,7 +131,13 @@ class _Door:
             await client.send_all(_answer(Pass("502 Bad Gateway", body="The agent does not answer.\n")))
             await say_goodbye(client)
             return
-        await pass_through(client, said, agent, b"", 0)
+        await pass_through(client, said if b"upgrade" in names else _alone(head), agent, b"", 0)
+
+
+def _alone(head: h11.Request) -> bytes:
+    """What the page asks for, of which its target tells all; the agent takes no other request after it."""
+    host = next(value for name, value in head.headers if name == b"host")
+    return b"%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (head.method, head.target, host)
 
 
 async def _read_head(client: trio.SocketStream) -> tuple[bytes, h11.Request | None]:
