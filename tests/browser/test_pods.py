@@ -216,6 +216,28 @@ def test_of_another_pod_nothing_is_shown_before_it_is_told(browser: BrowserThrea
     look(browser, node, steps)
 
 
+def test_of_another_container_no_log_is_shown_before_it_is_told(browser: BrowserThread) -> None:
+    node = FakeNode()
+    node.put(facts("web", container_status("main"), container_status("other")))
+    node.logs.update({"uid-web/main": "said by main\n", "uid-web/other": "said by the other\n"})
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "web").locator(".twist").click()
+        page.locator("#list .row.container", has_text="main").click()
+        page.click("[data-tab=log]")
+        page.wait_for_selector("#log >> text=said by main")
+        site.go_away()
+        page.wait_for_selector("#lost >> text=Not connected to the node")
+        page.locator("#list .row.container", has_text="other").click()
+        page.wait_for_selector("#log >> text=…")
+        assert page.input_value("#log-container") == "other"
+        site.come_back()
+        page.wait_for_selector("#log >> text=said by the other")
+        wrong(page).clear()  # a browser logs connections that fail
+
+    look(browser, node, steps)
+
+
 def test_clocks_that_differ_make_no_wrong_ages(browser: BrowserThread) -> None:
     node = FakeNode()
     began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60))

@@ -655,9 +655,8 @@ function open(uid, container, replace) {
   if (first) view.opener = document.activeElement;
   view.uid = uid;
   if (!view.active.startsWith(uid)) view.active = uid;
-  if (other) { view.row = view.detail = view.story = view.log = null; view.previous = false; }
-  if (container) view.container = container;
-  else if (other || !containerNames(row).includes(view.container)) view.container = ((row.containers || []).find((c) => !c.kind) || { name: containerNames(row)[0] || "" }).name;
+  if (other) { view.row = view.detail = view.story = view.log = null; view.previous = false; view.container = ""; }
+  choose(container, row);
   const hash = `#pod=${encodeURIComponent(uid)}`;
   // At most one entry of the history is the page's own, however many pods are looked into.
   const own = replace || history.state;
@@ -669,6 +668,15 @@ function open(uid, container, replace) {
     if (!$("list").offsetParent) $("close").focus();
   }
 }
+
+function choose(container, row) { // whose log is shown
+  const names = containerNames(row), first = (row.containers || []).find((c) => !c.kind);
+  const chosen = container || (names.includes(view.container) ? view.container : first ? first.name : names[0] || "");
+  if (chosen !== view.container) forgetLog();
+  view.container = chosen;
+}
+
+function forgetLog() { view.log = null; drawLog.shown = false; }
 
 function close() {
   if (!view.uid) return;
@@ -804,9 +812,9 @@ function yaml(value, indent = "") { // enough of YAML to be read
 for (const button of $("tabs").children) {
   button.onclick = () => { view.tab = button.dataset.tab; drawLog.shown = false; $("panel").scrollTop = 0; tell({ open: opened() }); redraw("detail"); };
 }
-$("log-container").onchange = (event) => { view.container = event.target.value; chooseLog(); };
-$("log-previous").onchange = (event) => { view.previous = event.target.checked; chooseLog(); };
-function chooseLog() { view.log = null; drawLog.shown = false; tell({ open: opened() }); redraw("detail"); }
+$("log-container").onchange = (event) => { choose(event.target.value, {}); askLog(); };
+$("log-previous").onchange = (event) => { view.previous = event.target.checked; forgetLog(); askLog(); };
+function askLog() { tell({ open: opened() }); redraw("detail"); }
 $("close").onclick = close;
 
 // ---- Keyboard ---------------------------------------------------------------------------------------------------
