@@ -80,6 +80,22 @@ def test_a_link_to_a_pod_that_is_gone_says_so(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_a_link_to_a_pod_that_is_yet_to_come_shows_its_log(browser: BrowserThread) -> None:
+    """As that of a page that is loaded anew beside an agent that knows only its static pods yet."""
+    node = FakeNode(1)
+    node.logs["uid-late/main"] = "first words\n"
+
+    def steps(page: Page, site: Site) -> None:
+        page.goto(f"{site.address}#pod=uid-late")
+        page.wait_for_selector("#detail-name >> text=An unknown pod")
+        page.click("[data-tab=log]")
+        site.do(lambda: node.put(facts("late")))
+        page.wait_for_selector("#log >> text=first words")
+        assert page.input_value("#log-container") == "main"
+
+    look(browser, node, steps)
+
+
 def test_what_is_drawn_again_keeps_the_focus_and_the_selection(browser: BrowserThread) -> None:
     """Countdowns and ages are drawn each second."""
 

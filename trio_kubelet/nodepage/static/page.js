@@ -68,6 +68,10 @@ function take(message) {
     for (const [uid, use] of Object.entries(message.use || {})) known.use.set(uid, use);
   }
   if (message.n !== undefined) known.number = message.n;
+  if (view.uid && !view.container && known.pods.has(view.uid)) { // it was not known when it was opened
+    choose("", known.pods.get(view.uid));
+    askLog();
+  }
   if (message.detail && message.detail.uid === view.uid) view.detail = message.detail;
   if (message.story && message.story.uid === view.uid) view.story = message.story.entries;
   const { log } = message;
