@@ -173,6 +173,8 @@ async def test_nothing_is_looked_at_while_nobody_reads_and_all_is_true_for_the_n
         node.put(facts("pod-001", container_status("main", restarts=5)))
         node.drop("uid-pod-002")
         feed.event({"reason": "Killing"})
+        for count in range(1, 1000):
+            feed.event({"reason": "BackOff", "count": count})
         await trio.sleep(100)
         assert node.looks == looks
         second = Client(feed)
@@ -181,7 +183,7 @@ async def test_nothing_is_looked_at_while_nobody_reads_and_all_is_true_for_the_n
         snapshot = await second.get()
         assert sorted(snapshot["pods"]) == ["uid-pod-000", "uid-pod-001"]
         assert snapshot["pods"]["uid-pod-001"]["restarts"] == 5
-        assert {"reason": "Killing"} in snapshot["events"]
+        assert snapshot["events"] == [{"reason": "Killing"}, {"reason": "BackOff", "count": 999}]
         assert snapshot["points"]
 
 

@@ -124,6 +124,15 @@ def test_what_was_noted_while_nobody_read_is_in_the_snapshot_alone() -> None:
     pods, mirror = ShownPods({}), Mirror()
     pods.put({"a": row("a")})
     mirror.read(pods)
-    pods.note([{"at": 1}])
+    pods.note(points=[{"at": 1}])
     mirror.read(pods)
     assert mirror.snapshots == 2
+
+
+def test_an_event_that_comes_again_and_again_leaves_the_others_in_a_snapshot() -> None:
+    pods = ShownPods({"name": "n"})
+    once = {"uid": "a", "reason": "Started", "message": "once", "count": 1}
+    for number in range(1, 2 * shown.EVENTS):
+        again = {"uid": "a", "reason": "BackOff", "message": "again", "count": number}
+        pods.put({}, events=[once, again] if number == 1 else [again])
+    assert json.loads(pods.snapshot())["events"] == [once, again]

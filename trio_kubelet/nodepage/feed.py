@@ -71,11 +71,13 @@ class Feed:
 
     def event(self, event: Any) -> None:
         """Takes an event, a plain value, for the page's list."""
+        if not self._fresh:
+            self.shown.note(events=[event])
+            return
         self._events.append(event)
         if len(self._events) > EVENTS:
             del self._events[0]
-        if self._fresh:
-            self._wake.set()
+        self._wake.set()
 
     async def join(self, reader: Reader) -> None:
         """The reader looks from now on; the rows are true when this returns."""
@@ -185,7 +187,7 @@ class Feed:
             if self._fresh:
                 self._tell(points=points, use=use)
             elif points:
-                self.shown.note(points)
+                self.shown.note(points=points)
             await self._pause()
 
     async def _pause(self) -> None:

@@ -23,6 +23,9 @@ LAG_BYTES: Final = 256 << 10
 EVENTS: Final = 300
 POINTS: Final = 300
 
+_SAME: Final = ("uid", "container", "type", "reason", "message")
+"""What an event that comes again has in common with the one before."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,7 +60,8 @@ class ShownPods:
         for uid in gone:
             del self.rows[uid]
             self._use.pop(uid, None)
-        self._events.extend(new_events)
+        for event in new_events:
+            self._hear(event)
         self._points.extend(new_points)
         moved = {uid: of for uid, of in (use or {}).items() if uid in self.rows and self._use.get(uid) != of}
         self._use.update(moved)
@@ -69,9 +73,19 @@ class ShownPods:
         self._keep(_encode({"n": self.number, **said}))
         return True
 
-    def note(self, points: Iterable[Any]) -> None:
+    def _hear(self, event: Any) -> None:
+        """One that comes again is one entry: else a few that do so often would be all that is remembered."""
+        if event.get("count", 1) > 1:
+            before = [old for old in self._events if all(old.get(of) == event.get(of) for of in _SAME)]
+            for old in before:
+                self._events.remove(old)
+        self._events.append(event)
+
+    def note(self, *, points: Iterable[Any] = (), events: Iterable[Any] = ()) -> None:
         """Takes what is new while nobody reads: it is in the next snapshot; no difference tells it."""
         self._points.extend(points)
+        for event in events:
+            self._hear(event)
         self.forget()
 
     def forget(self) -> None:
