@@ -21,7 +21,7 @@ from trio_kubelet.kube.metrics import RequestMetrics
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
 from trio_kubelet.nodepage.doors import Use
 from trio_kubelet.nodepage.feed import Feed, Reader
-from trio_kubelet.nodepage.rows import Work
+from trio_kubelet.nodepage.rows import PodFacts, Work
 from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.nodepage.shown import ShownPods
 from trio_kubelet.pleg.metrics import PLEGMetrics
@@ -114,6 +114,37 @@ async def test_twenty_readers_cost_one_look(autojump_clock: MockClock) -> None:
         for client in clients:
             await client.until("pods")
         assert node.looks == looks + 1
+
+
+async def test_readers_who_come_together_cost_one_look(autojump_clock: MockClock) -> None:
+    node = FakeNode(100)
+    async with feeding(node) as (feed, nursery):
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(feed.join, Reader())
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.looks == 200  # and one for what changed meanwhile without a word
+
+
+async def test_what_changes_while_the_first_reader_comes_is_told_at_once(autojump_clock: MockClock) -> None:
+    class Busy(FakeNode):
+        """Of which a pod changes while the last one is looked at."""
+
+        def facts(self, uid: str) -> PodFacts | None:
+            if uid == "uid-pod-099" and self.pods["uid-pod-000"].pod.metadata.labels is None:
+                changed = facts("pod-000", container_status("main", restarts=1))
+                changed.pod.metadata.labels = {}
+                self.put(changed)
+            return super().facts(uid)
+
+    node = FakeNode(100)
+    async with feeding(node) as (feed, nursery):
+        (await reader(feed, nursery)).leave()
+        await trio.sleep(61.2)  # it has just ceased to look
+        node.__class__ = Busy
+        await feed.join(Reader())
+        await trio.sleep(0.1)
+        assert feed.shown.rows["uid-pod-000"].restarts == 1
 
 
 async def test_what_nobody_tells_of_is_found_within_ten_seconds(autojump_clock: MockClock) -> None:

@@ -66,6 +66,7 @@ class Feed:
         self._left = -math.inf  # when the last reader did
         self._fresh = False  # the rows are kept true
         self._begun = trio.Event()  # set while they are
+        self._joining = trio.Lock()
         self._rest = 0  # beats until use is measured
         node.on_change(self._changed)
 
@@ -82,10 +83,11 @@ class Feed:
     async def join(self, reader: Reader) -> None:
         """The reader looks from now on; the rows are true when this returns."""
         self._readers.add(reader)
-        if not self._fresh:
-            await self._look_at(self.node.uids())
-            self._fresh = True
-            self._begun.set()
+        async with self._joining:  # one look for all who come together
+            if not self._fresh:
+                await self._look_at(self.node.uids())
+                self._fresh = True
+                self._begun.set()
         self._wake.set()
 
     def leave(self, reader: Reader) -> None:
@@ -108,7 +110,7 @@ class Feed:
             trio.lowlevel.remove_instrument(self._charts.turns)
 
     def _changed(self, uid: str) -> None:
-        if self._fresh:
+        if self._fresh or self._joining.locked():
             self._dirty.add(uid)
             self._wake.set()
 
