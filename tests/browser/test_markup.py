@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tests.browser.browser import BrowserThread, Site, wrong
-from tests.browser.page import look, until
+from tests.browser.page import look, row, until
 from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
 from trio_kubelet.nodepage.rows import Work
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MARKUP = (
     "<img src=x onerror=document.body.dataset.owned=1><script>document.body.dataset.owned=1</script>&lt;b&gt;"
 )
+
+WAITS_IN_HEBREW = v1.ContainerStateWaiting(reason="שלום עולם")
 
 
 def shows(page: Page, where: str) -> bool:
@@ -78,6 +80,28 @@ def test_what_comes_from_pods_is_text(browser: BrowserThread) -> None:
         assert page.locator("#detail-name").inner_text() == f"{MARKUP}/{MARKUP}"
         assert page.title() == "test-node"
         assert not owned(page)
+
+    look(browser, node, steps)
+
+
+def test_what_is_read_from_right_to_left_leaves_its_neighbours_in_their_places(
+    browser: BrowserThread,
+) -> None:
+    node = FakeNode()
+    node.put(facts("web", container_status("main", state=v1.ContainerState(waiting=WAITS_IN_HEBREW))))
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "web").click()
+        page.wait_for_selector("#detail-facts >> text=0/1 ready")
+        state, ready = page.locator("#detail-facts").evaluate(
+            """(node) => ["שלום", "0/1"].map((words) => {
+                const range = document.createRange(), at = node.firstChild.data.indexOf(words);
+                range.setStart(node.firstChild, at);
+                range.setEnd(node.firstChild, at + words.length);
+                return range.getBoundingClientRect().left;
+            })"""
+        )
+        assert state < ready
 
     look(browser, node, steps)
 

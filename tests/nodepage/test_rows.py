@@ -135,7 +135,10 @@ def test_halves_of_characters_are_replaced(text: str) -> None:
 
 
 def test_a_text_turns_nothing_beside_it() -> None:
-    assert rows.cut("Err\u202egnitrevni \u2067שלום\u2069") == "Err\ufffdgnitrevni \ufffdשלום\ufffd"
+    assert rows.cut("Err\u202egnitrevni \u2067too\u2069") == "Err\ufffdgnitrevni \ufffdtoo\ufffd"
+    for text in ("שלום", "Err: مرحبا", "\u200f"):
+        assert rows.cut(text) == f"\u2068{text}\u2069"
+    assert rows.cut("ш" * 700) == "ш" * 599 + "…"
 
 
 def test_a_pod_with_very_many_containers_shows_some_and_says_how_many_more() -> None:

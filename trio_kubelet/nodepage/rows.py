@@ -7,6 +7,7 @@ so that the page can count ages and countdowns by itself and a row stays the sam
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -145,12 +146,16 @@ def pod_row(facts: PodFacts) -> PodRow:
 
 def cut(text: str | None) -> str:
     """A text of bounded length that JSON can carry and that turns nothing beside it: what would turn the
-    direction of text is replaced.
+    direction of text is replaced, and one with letters that are read from right to left stands for itself.
     """
     text = utf8.valid(text or "")
-    if not text.isascii():
-        text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", text)
-    return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
+    if len(text) > TEXT:
+        text = text[: TEXT - 1] + "…"
+    if text.isascii():
+        return text
+    text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", text)
+    from_right = any(unicodedata.bidirectional(char) in ("R", "AL") for char in text)
+    return f"\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}" if from_right else text
 
 
 def _as_listed(facts: PodFacts) -> dict[str, object]:
