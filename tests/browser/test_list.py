@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from tests.browser.browser import BrowserThread, Site
 from tests.browser.page import look, row, until
 from tests.nodepage.nodes import FakeNode, container_status, facts
 from trio_kubelet.api import v1
+from trio_kubelet.nodepage.doors import Use
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -82,6 +84,20 @@ def test_pods_of_one_controller_can_be_told_apart(browser: BrowserThread, width:
         page.locator("#cards").wait_for()
 
     look(browser, node, steps, viewport={"width": width, "height": 700})
+
+
+def test_in_the_order_of_what_they_use_all_pods_count(browser: BrowserThread) -> None:
+    class Uneven(FakeNode):
+        async def use(self, uids: Sequence[str]) -> dict[str, dict[str, Use]]:
+            return {uid: {"main": Use(900 if uid == "uid-pod-299" else 10, 4096)} for uid in uids}
+
+    def steps(page: Page, site: Site) -> None:
+        page.wait_for_selector("#list .row .meter[title='10m, no limit']")
+        page.click("#columns [data-key=cpu] button")
+        page.wait_for_selector("#list .row .meter[title='900m, no limit']")
+        assert page.locator("#list .row").first.locator(".name").get_attribute("title") == "default/pod-299"
+
+    look(browser, Uneven(300), steps)
 
 
 def test_only_rows_in_view_are_in_the_dom(browser: BrowserThread) -> None:

@@ -270,6 +270,27 @@ async def test_only_pods_in_view_are_measured(autojump_clock: MockClock) -> None
         assert max(map(len, node.asked_use)) <= 80
 
 
+async def test_where_a_reader_compares_all_pods_all_are_measured(autojump_clock: MockClock) -> None:
+    node = FakeNode(500)
+    async with feeding(node) as (feed, nursery):
+        client = await reader(feed, nursery)
+
+        async def look_on(seconds: float) -> None:
+            began = trio.current_time()
+            while trio.current_time() < began + seconds:
+                await client.get()
+
+        await client.ask(see=["uid-pod-001"], compare=True)
+        await look_on(20)
+        node.asked_use.clear()
+        await look_on(100)
+        assert {len(uids) for uids in node.asked_use} == {500}
+        assert 8 <= len(node.asked_use) <= 11
+        await client.ask(see=["uid-pod-001"])
+        await look_on(20)
+        assert node.asked_use[-1] == ["uid-pod-001"]
+
+
 async def test_many_readers_of_different_pods_cost_no_more_than_a_few(autojump_clock: MockClock) -> None:
     node = FakeNode(500)
     async with feeding(node) as (feed, _):

@@ -24,7 +24,7 @@ from trio_kubelet.nodepage.shown import ShownPods
 SLICE: Final = 25
 """Rows that are made before others have their turn."""
 SEEN: Final = 80
-"""Pods of one reader whose use is measured."""
+"""Pods in view of one reader whose use is measured."""
 MEASURED: Final = 160
 """Pods whose use is measured in each beat; of more, all in one of several."""
 EVENTS: Final = 400
@@ -42,10 +42,11 @@ LINGER: Final = 60.0
 
 
 class Reader:
-    """Somebody who looks at the page: the pods in view, whose use is measured."""
+    """Somebody who looks at the page: the pods in view, whose use is measured, or that of all."""
 
     def __init__(self) -> None:
         self.sees: tuple[str, ...] = ()
+        self.compares = False  # what all pods use
 
 
 class Feed:
@@ -205,6 +206,9 @@ class Feed:
         self._rest -= 1
         if self._rest > 0:
             return {}
-        seen = dict.fromkeys(uid for reader in self._readers for uid in reader.sees[:SEEN])
+        seen = dict.fromkeys(uid for reader in self._readers for uid in self._measured(reader))
         self._rest = math.ceil(len(seen) / MEASURED)
         return await self.node.use(list(seen)) if seen else {}
+
+    def _measured(self, reader: Reader) -> Iterable[str]:
+        return self.shown.rows if reader.compares else reader.sees[:SEEN]

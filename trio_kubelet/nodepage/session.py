@@ -1,8 +1,9 @@
 """One reader of the page: what it is sent and what it may ask for.
 
 Messages are JSON. The reader begins with `{"from": number, "life": …}`, what it has from an earlier
-connection; later it names the pods in its view (`see`) and the one it looks into (`open`). Nothing waits
-for a reader but its own task: what it gets is decided when it has taken the message before.
+connection; later it names the pods in its view (`see`), says whether it compares what all of them use
+(`compare`), and names the one it looks into (`open`). Nothing waits for a reader but its own task: what it
+gets is decided when it has taken the message before.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Asked(msgspec.Struct, frozen=True):
     from_: int | None = msgspec.field(default=None, name="from")
     life: str = ""
     see: list[str] | None = None
+    compare: bool = False
     open: Opened | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -93,6 +95,7 @@ class Session:
     def _take(self, asked: Asked) -> None:
         if asked.see is not None:
             self._reader.sees = tuple(asked.see[:_UIDS])
+            self._reader.compares = asked.compare
         if asked.open is not msgspec.UNSET:
             self._open(asked.open)
 

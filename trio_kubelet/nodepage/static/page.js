@@ -123,7 +123,7 @@ async function connect() {
   const text = new TextDecoder();
   socket.onopen = () => {
     link.heard = Date.now();
-    tell({ from: known.number, life: known.life, see: seen(), open: opened() });
+    tell({ from: known.number, life: known.life, ...seen(), open: opened() });
   };
   socket.onmessage = (event) => {
     link.heard = Date.now();
@@ -267,7 +267,7 @@ function compare([uidA, a], [uidB, b]) {
   else if (view.sort === "restarts") order = (b.restarts || 0) - (a.restarts || 0);
   else if (view.sort === "ready") order = (a.ready || 0) / (a.total || 1) - (b.ready || 0) / (b.total || 1);
   else if (view.sort === "age") order = (b.began || 0) - (a.began || 0);
-  else if (view.sort === "cpu" || view.sort === "memory") order = sumUse(uidB, view.sort) - sumUse(uidA, view.sort);
+  else if (byUse()) order = sumUse(uidB, view.sort) - sumUse(uidA, view.sort);
   else if (view.sort === "wait") order = (b.waits || []).length - (a.waits || []).length;
   else return view.up ? byName() : -byName();
   return (view.up ? order : -order) || byName();
@@ -312,11 +312,13 @@ function range() {
   return [first, last];
 }
 
+const byUse = () => view.sort === "cpu" || view.sort === "memory"; // then the use of all counts, not of those in view
+
 function seen() {
   const [first, last] = range();
   const uids = new Set(items.slice(first, last).map((item) => item.uid));
   if (view.uid) uids.add(view.uid);
-  return [...uids].slice(0, 80);
+  return { see: [...uids].slice(0, 80), compare: byUse() };
 }
 
 let printed = false; // then all rows are there
@@ -350,8 +352,8 @@ let toldSeen = "", seenTimer = 0;
 function tellSeen() {
   clearTimeout(seenTimer);
   seenTimer = setTimeout(() => {
-    const see = seen(), text = see.join();
-    if (text !== toldSeen) { toldSeen = text; tell({ see }); }
+    const what = seen(), text = JSON.stringify(what);
+    if (text !== toldSeen) { toldSeen = text; tell(what); }
   }, 150);
 }
 
@@ -665,7 +667,7 @@ function open(uid, container, replace) {
   // At most one entry of the history is the page's own, however many pods are looked into.
   const own = replace || history.state;
   if (location.hash !== hash) history[own ? "replaceState" : "pushState"](own ? history.state : { own: true }, "", hash);
-  tell({ open: opened(), see: seen() });
+  tell({ open: opened(), ...seen() });
   redraw("all");
   if (first) {
     drawWanted(); // the focus can only go where something is shown
@@ -878,7 +880,7 @@ function draw(message) {
   if (message.life !== undefined || message.pods || message.gone) redraw("list");
   if (message.life !== undefined || message.events) redraw("events");
   if (message.life !== undefined || message.points) redraw("charts");
-  if (message.use) redraw(view.sort === "cpu" || view.sort === "memory" ? "list" : "rows");
+  if (message.use) redraw(byUse() ? "list" : "rows");
   if (view.uid) redraw("detail");
   if (document.hidden && wanted.has("list")) drawHead(); // no frame comes, but the title is seen
 }
