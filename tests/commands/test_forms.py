@@ -85,7 +85,9 @@ def test_a_template_that_does_not_fit(agent: Path, capsys: pytest.CaptureFixture
         assert run(agent, "get", "pods", *asked) == (0 if asked == ["--sort-by=.spec"] else 1)
     said = capsys.readouterr().err
     assert "array index out of bounds: index 9, length 1" in said
-    assert "--sort-by: none of them has such a field" in said
+    assert said.startswith("trio-kubelet: array index out of bounds: index 9")
+    assert "\ntrio-kubelet: --sort-by: none of them has such a field\n" in said
+    assert "another version" not in said
 
 
 def test_what_a_template_finds_reaches_no_terminal_as_it_is(

@@ -57,6 +57,8 @@ def _run(options: argparse.Namespace, socket_path: str) -> int:
 
             return run_in_container(options, socket_path)
         _RUNS[options.command](options, socket_path)
+    except JSONPathError:  # what is asked for and what is there are no match
+        raise
     except _UNFIT as exc:
         raise AgentUnreachable(_unfit(exc, options.command, socket_path)) from exc
     return 0
