@@ -15,6 +15,7 @@ import trio.lowlevel
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.placement.giving import give
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.devices.doors import DevicePluginError
@@ -212,7 +213,7 @@ class Day:
         try:
             await manager.ready(pod)
             for container in containers:
-                await manager.allocate(pod, container, None)
+                await give(manager, pod, container, None)
             for container in containers:
                 await manager.given(pod, container)
                 if uid not in self.pods:

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.devices.day import FlakyPlugin
 from tests.devices.plugin_process import RESOURCE, PluginProcess, sample_plugin
+from tests.placement.giving import give
 from tests.pods.build import make_pod
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
@@ -129,7 +130,7 @@ class Node:
         pod, container = wants(name, number, resource)
         self.pods.append(pod)
         try:
-            await self.manager.allocate(pod, container, None)
+            await give(self.manager, pod, container, None)
         except AllocationError:
             self.pods.remove(pod)
             raise
@@ -532,7 +533,7 @@ async def test_a_plugin_that_answers_what_nobody_asked_for_or_nothing(directory:
         pod = make_pod("two", containers=asks[1:], spec={"init_containers": asks[:1]})
         node.pods.append(pod)
         for each in asks:
-            await node.manager.allocate(pod, each, None)
+            await give(node.manager, pod, each, None)
         [left] = node.manager.of_container("uid-two", "init")[RESOURCE].devices
         mine = node.manager.of_container("uid-two", "main")[RESOURCE].devices
         assert left in mine
@@ -624,7 +625,7 @@ async def test_what_a_damaged_checkpoint_says_is_not_believed(directory: Path) -
         node.running.add("uid-one")
         one, container = wants("one", 1)
         node.pods.append(one)
-        await node.manager.allocate(one, container, None)  # it runs, and goes on
+        await give(node.manager, one, container, None)  # it runs, and goes on
         with pytest.raises(AllocationError, match="the checkpoint was damaged"):
             await node.give("two", 1)
         node.running.clear()
@@ -651,7 +652,7 @@ async def test_after_a_restart_a_pod_waits_for_the_plugin_that_was_there_before(
             pod, container = wants(name, 1)
             node.pods.append(pod)
             await node.manager.ready(pod)
-            await node.manager.allocate(pod, container, None)
+            await give(node.manager, pod, container, None)
             admitted[name] = node.manager.of_container(pod.metadata.uid, "main")[RESOURCE].devices
 
         node.running.add("uid-runs")
@@ -680,7 +681,7 @@ async def test_a_plugin_that_does_not_come_back_is_waited_for_so_long(
     assert trio.current_time() - began == pytest.approx(GRACE)
     assert node.events == [("one", "Normal", "WaitingForDevicePlugin", WAITING)]
     with pytest.raises(AllocationError, match="no healthy devices present"):
-        await node.manager.allocate(pod, container, None)
+        await give(node.manager, pod, container, None)
 
 
 async def test_sockets_of_plugins_that_are_gone_are_removed_at_the_start(directory: Path) -> None:

@@ -13,6 +13,7 @@ import trio.testing
 
 from tests.devices.plugin_process import RESOURCE
 from tests.devices.test_faults import Node, allocator_of, counts, wants
+from tests.placement.giving import give
 from trio_kubelet.devices.checkpoint import FILE_NAME
 from trio_kubelet.devices.manager import EXPIRY_PERIOD
 from trio_kubelet.devices.proto import plugin_pb2 as api
@@ -168,7 +169,7 @@ async def test_a_pod_that_asks_for_another_number_is_refused_and_has_no_hints(
         await node.give("one", 2)
         less = wants("one", 1)
         with pytest.raises(AllocationError) as caught:
-            await node.manager.allocate(*less, None)
+            await give(node.manager, *less, None)
     assert str(caught.value) == (
         f'pod "uid-one" container "main" changed request for resource "{RESOURCE}" from 2 to 1'
     )
@@ -234,18 +235,18 @@ async def test_a_pod_that_is_admitted_again_keeps_what_it_has_if_that_is_healthy
     pod, container = wants("one", 1)
     async with writing(node):
         await node.give("one", 1)
-        await node.manager.allocate(pod, container, None)
+        await give(node.manager, pod, container, None)
         assert plugin.asked == [["a"]]
         node.manager.inventory.listed(RESOURCE, plugin, [Device("a", healthy=False), Device("b")])
         with pytest.raises(AllocationError, match="previously allocated devices are no longer healthy"):
-            await node.manager.allocate(pod, container, None)
+            await give(node.manager, pod, container, None)
 
 
 async def test_for_no_devices_no_plugin_is_asked(tmp_path: Path, autojump_clock: Clock) -> None:
     node = Node(tmp_path)
     plugin = await plug(node, Device("a"))
     pod, container = wants("none", 0)
-    await node.manager.allocate(pod, container, None)
+    await give(node.manager, pod, container, None)
     assert plugin.asked == []
     assert not node.manager.has_devices("uid-none")
 
@@ -262,12 +263,12 @@ async def test_what_an_init_container_had_is_for_those_after_it(
     pod.spec.init_containers = [first]
     node.pods.append(pod)
     async with writing(node):
-        await node.manager.allocate(pod, first, None)
+        await give(node.manager, pod, first, None)
         if restart is None:
-            await node.manager.allocate(pod, main, None)
+            await give(node.manager, pod, main, None)
         else:
             with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
-                await node.manager.allocate(pod, main, None)
+                await give(node.manager, pod, main, None)
     of_main = node.manager.of_container("uid-one", "main")
     assert [each.devices for each in of_main.values()] == ([{"a"}] if restart is None else [])
 
@@ -285,9 +286,37 @@ async def test_what_an_init_container_had_goes_to_one_of_those_after_it(
     node.pods.append(pod)
     async with writing(node):
         for container in (before, first, main, second):
-            await node.manager.allocate(pod, container, None)
+            await give(node.manager, pod, container, None)
         with pytest.raises(AllocationError, match="Requested: 1, Available: 0"):
-            await node.manager.allocate(pod, third, None)
+            await give(node.manager, pod, third, None)
     names = ("0th", "1st", "main", "2nd")
     had = [node.manager.of_container("uid-one", name)[RESOURCE].devices for name in names]
     assert had == [{"a"}, {"a"}, {"a"}, {"b"}]
+
+
+class Choosy(Plugin):
+    """It would rather give the last ones."""
+
+    async def options(self) -> DevicePluginOptions:
+        return DevicePluginOptions(preferred_allocation_available=True)
+
+    async def preferred(
+        self, available: Collection[str], must_include: Collection[str], size: int
+    ) -> Sequence[str]:
+        return sorted(available)[-size:]
+
+
+async def test_what_a_plugin_would_rather_give_an_init_container_is_for_those_after_it(
+    tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """Though others had been taken for all of them by then."""
+    node, plugin = Node(tmp_path), Choosy()
+    await node.manager.inventory.connect(RESOURCE, plugin)
+    node.manager.inventory.listed(RESOURCE, plugin, [Device("a"), Device("b")])
+    pod, main = wants("one", 1)
+    pod.spec.init_containers = [msgspec.structs.replace(main, name="first")]
+    node.pods.append(pod)
+    async with writing(node):
+        assert await allocator_of(node).allocate(pod) is None
+        assert plugin.asked == [["b"], ["b"]]
+        assert await node.give("two", 1) == {"a"}

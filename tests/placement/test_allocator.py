@@ -12,13 +12,14 @@ import trio.testing
 from prometheus_client import CollectorRegistry
 
 from tests.placement import test_memory_manager
+from tests.placement.giving import give
 from tests.placement.test_cpu_manager import Node, aligned, manager
 from tests.placement.test_cpu_policy import container, pod
 from tests.placement.test_memory_policy import container as memory_container
 from tests.placement.test_memory_policy import pod as memory_pod
 from trio_kubelet.api import v1
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
-from trio_kubelet.placement.doors import Running
+from trio_kubelet.placement.doors import AllocationError, Running
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes
 from trio_kubelet.placement.metrics import AlignmentMetrics
@@ -41,8 +42,14 @@ class Cards:
     def pod_hints(self, pod: v1.Pod) -> Hints:
         return {"example.com/card": [Hint(0b10, True)]}
 
-    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+    def take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        pass
+
+    async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         self.given.append((container.name, affinity))
+
+    def let_go(self, pod: v1.Pod) -> None:
+        pass
 
     def leaving(self) -> Collection[str]:
         return ()
@@ -92,6 +99,60 @@ async def test_the_scope_decides_what_has_to_fit_together(tmp_path: Path) -> Non
     (place := tmp_path / "pod").mkdir()
     refused, _ = await admit(place, "single-numa-node", "pod", wants)
     assert refused is not None
+
+
+class Hanging(Cards):
+    """A device whose plugin answers nothing about pod `u1`, and fails at last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = trio.Event()
+
+    async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        if pod.metadata.uid == "u1":
+            await self.fails.wait()
+            raise AllocationError("context deadline exceeded")
+        await super().confirm(pod, container, affinity)
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+async def test_a_pod_whose_plugin_hangs_holds_up_no_other_and_has_what_was_hinted_at(
+    tmp_path: Path, scope: str
+) -> None:
+    node, cards = Node(), Hanging()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    allocator = Allocator(
+        providers=[cards, cpus],
+        policy=TopologyPolicy("single-numa-node", scope, NODES),
+        registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=node.runs,
+        recorder=node,
+    )
+    node.pods = [pod(container("main", "2"), container("aside", "2"))]
+    node.pods += [pod(container("main", "2"), uid=uid) for uid in ("u2", "u3")]
+    refused = []
+
+    async def hang() -> None:
+        refused.append(await allocator.allocate(node.pods[0]))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hang)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(5):
+            assert await allocator.allocate(node.pods[1]) is None
+        held = [cpus.cpus_of("u1", name) for name in ("main", "aside")]
+        assert [*held, cpus.cpus_of("u2", "main")] == ["4,12", "5,13", "6,14"]
+        cards.fails.set()
+    assert refused == [
+        (
+            "UnexpectedAdmissionError",
+            "Allocate failed due to context deadline exceeded, which is unexpected",
+        )
+    ]
+    assert await allocator.allocate(node.pods[2]) is None
+    assert cpus.cpus_of("u3", "main") == "4,12", "it is free again"
 
 
 class Absent(Cards):
@@ -201,11 +262,11 @@ async def test_a_pod_that_runs_is_not_aligned_anew(tmp_path: Path) -> None:
     init, main = memory_container("init", "3Gi"), memory_container("main", "512Mi")
     first = memory_pod(main, init=(init,))
     for each in (init, main):
-        await memory.allocate(first, each, Hint(0b10, True))
+        await give(memory, first, each, Hint(0b10, True))
     await memory.starts(first, main)
     other = memory_container("main", "3Gi")
     node.pods = [first, memory_pod(other, uid="u2")]
-    await memory.allocate(node.pods[1], other, Hint(0b10, True))
+    await give(memory, node.pods[1], other, Hint(0b10, True))
     again = test_memory_manager.manager(node, tmp_path)
     await again.load()
     allocator = Allocator(

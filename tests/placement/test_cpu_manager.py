@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from prometheus_client import CollectorRegistry
 
+from tests.placement.giving import give
 from tests.placement.test_cpu_policy import MACHINE, RESERVED, container, pod
 from trio_kubelet.api import v1
 from trio_kubelet.common.cpusets import parse_cpus
@@ -155,7 +156,7 @@ async def test_a_container_has_its_cpus_and_the_others_leave_them(
         assert node.cpus == {"c-other": ["0-15"]}
         wants = container("main", "2")
         node.pods = [pod(wants)]
-        await cpus.allocate(pod(wants), wants, None)
+        await give(cpus, pod(wants), wants, None)
         own = cpus.cpus_of("u1", "main")
         assert own == "1,9"
         written = json.loads((tmp_path / FILE_NAME).read_text())
@@ -175,7 +176,7 @@ async def test_what_a_refused_pod_was_given_is_shared_by_the_next_container(tmp_
     await cpus.load()
     wants = container("main", "2")
     node.pods = [pod(wants)]
-    await cpus.allocate(pod(wants), wants, None)
+    await give(cpus, pod(wants), wants, None)
     node.pods = []
     cpus.hints(pod(wants), wants)  # of a pod that gets nothing: it is free, and not yet written
     await cpus.take_back()
@@ -208,7 +209,7 @@ async def test_a_container_whose_update_hangs_holds_up_no_other(
         assert node.asked.count("c-0") == 1  # not again in each round
         wants = container("main", "2")
         node.pods = [pod(wants)]
-        await cpus.allocate(pod(wants), wants, None)
+        await give(cpus, pod(wants), wants, None)
         left = cpus.cpus_of("other", "k1")
         assert left != "0-15"
         await trio.sleep(1)
@@ -238,7 +239,7 @@ async def test_what_was_assigned_while_a_container_was_told_it_is_told_at_once(
         await trio.sleep(11)
         wants = container("main", "2")
         node.pods = [pod(wants)]
-        await cpus.allocate(pod(wants), wants, None)
+        await give(cpus, pod(wants), wants, None)
         await trio.sleep(4)
         assert node.cpus["c-other"] == ["0-15", cpus.cpus_of("other", "main")]
 
@@ -249,13 +250,13 @@ async def test_the_next_agent_goes_on_with_it(tmp_path: Path) -> None:
     node.pods = [pod(wants)]
     first = manager(node, tmp_path)
     await first.load()
-    await first.allocate(pod(wants), wants, None)
+    await give(first, pod(wants), wants, None)
     node.complete = False  # the next agent does not know its pods yet
     node.pods = []
     second = manager(node, tmp_path)
     await second.load()
     other = container("main", "2")
-    await second.allocate(pod(other, uid="u2"), other, None)
+    await give(second, pod(other, uid="u2"), other, None)
     assert second.cpus_of("u1", "main") == first.cpus_of("u1", "main")
     assert not second.exclusive("u1", "main") & second.exclusive("u2", "main")
 
@@ -274,7 +275,7 @@ async def test_too_many_are_refused_and_nothing_is_taken(tmp_path: Path) -> None
     await cpus.load()
     wants = container("main", "15")
     with pytest.raises(AllocationError, match="not enough cpus available to satisfy request: requested=15"):
-        await cpus.allocate(pod(wants), wants, None)
+        await give(cpus, pod(wants), wants, None)
     assert cpus.cpus_of("u1", "main") == "0-15"
 
 
@@ -285,7 +286,7 @@ async def test_a_state_that_cannot_be_written_gives_nothing(tmp_path: Path) -> N
     (tmp_path / f".{FILE_NAME}.new").mkdir()
     wants = container("main", "2")
     with pytest.raises(AllocationError, match="state cannot be written"):
-        await cpus.allocate(pod(wants), wants, None)
+        await give(cpus, pod(wants), wants, None)
     assert cpus.cpus_of("u1", "main") == "0-15"
 
 
@@ -319,21 +320,26 @@ class SlowDisk:
         work(*args)
 
 
-async def test_what_was_given_to_who_was_cancelled_before_its_turn_is_written_all_the_same(
+async def test_what_was_freed_by_who_was_cancelled_before_its_turn_is_written_all_the_same(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, disk, wants = Node(), SlowDisk(), container("main", "2")
-    node.pods = [pod(wants, uid="u1"), pod(wants, uid="u2")]
+    node.pods = [pod(wants, uid=uid) for uid in ("u1", "u2", "u3")]
     async with running_manager(node, tmp_path) as cpus, trio.open_nursery() as nursery:
+        await give(cpus, node.pods[0], wants)
         monkeypatch.setattr(manager_file, "NODE_FILES", disk)
-        nursery.start_soon(cpus.allocate, node.pods[0], wants, None)
+        nursery.start_soon(give, cpus, node.pods[1], wants)
         await trio.sleep(1)
         with trio.move_on_after(1):
-            await cpus.allocate(node.pods[1], wants, None)
+            await give(cpus, node.pods[2], wants)
+        assert cpus.cpus_of("u3", "main") == cpus.cpus_of("", ""), "it has none of its own"
+        del node.pods[0]
+        with trio.move_on_after(1):
+            await cpus.take_back()
         disk.may_go.set()
         await trio.sleep(11)
         state = decode((tmp_path / FILE_NAME).read_bytes(), "static")
-        assert state.assigned.keys() == {"u1", "u2"}
+        assert state.assigned.keys() == {"u2"}
 
 
 async def test_whole_cores_that_a_container_has_are_not_missing_to_it(tmp_path: Path) -> None:
@@ -343,9 +349,9 @@ async def test_whole_cores_that_a_container_has_are_not_missing_to_it(tmp_path: 
     for _ in range(2):
         cpus = manager(node, tmp_path, options=CPUPolicyOptions(full_pcpus_only=True))
         await cpus.load()
-        await cpus.allocate(node.pods[0], wants, None)
+        await give(cpus, node.pods[0], wants, None)
     with pytest.raises(AllocationError, match="available physical CPUs = 4"):
-        await cpus.allocate(pod(wants, uid="u2"), wants, None)
+        await give(cpus, pod(wants, uid="u2"), wants, None)
 
 
 def aligned(
@@ -364,12 +370,12 @@ async def test_what_comes_from_one_place_is_counted(tmp_path: Path) -> None:
     assert (aligned(registry, "physical_cpu"), aligned(registry, "uncore_cache")) == (0, 0)
     main, odd, wide = container("main", "2"), container("odd", "1"), container("wide", "6")
     node.pods = [pod(main, odd, wide)]
-    await cpus.allocate(node.pods[0], main, None)
+    await give(cpus, node.pods[0], main, None)
     with pytest.raises(AllocationError):
-        await cpus.allocate(node.pods[0], odd, None)
+        await give(cpus, node.pods[0], odd, None)
     assert aligned(registry, "physical_cpu") == 1
     assert aligned(registry, "physical_cpu", "failure_count") == 1
     assert aligned(registry, "uncore_cache") == 1
-    await cpus.allocate(node.pods[0], wide, None)
+    await give(cpus, node.pods[0], wide, None)
     caches = {MACHINE.cpus[cpu].cache for cpu in cpus.exclusive("u1", "wide")}
     assert aligned(registry, "uncore_cache") == (2 if len(caches) == 1 else 1)

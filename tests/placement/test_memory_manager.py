@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.placement.giving import give
 from tests.placement.recording import Json
 from tests.placement.test_cpu_manager import Node
 from tests.placement.test_memory_policy import GIB, MACHINE, container, pod, recorded
@@ -103,7 +104,7 @@ async def test_a_container_has_its_memory_after_a_restart_too(tmp_path: Path) ->
     await memory.load()
     main = container("main", "1Gi")
     node.pods = [pod(main)]
-    await memory.allocate(node.pods[0], main, Hint(2, True))
+    await give(memory, node.pods[0], main, Hint(2, True))
     assert memory.nodes_of("u1", "main") == "1"
     assert written(tmp_path)["entries"] == {
         "u1": {"main": [{"numaAffinity": [1], "type": "memory", "size": GIB}]}
@@ -111,7 +112,7 @@ async def test_a_container_has_its_memory_after_a_restart_too(tmp_path: Path) ->
     again = manager(node, tmp_path)
     await again.load()
     assert again.of("u1", "main") == (Block((1,), "memory", GIB),)
-    await again.allocate(node.pods[0], main, None)
+    await give(again, node.pods[0], main, None)
     assert again.nodes_of("u1", "main") == "1", "what a pod has it keeps when it is admitted again"
     assert again.hints(node.pods[0], main) == {"memory": [Hint(2, True)]}
 
@@ -122,7 +123,7 @@ async def test_memory_of_pods_that_are_over_is_free_once_all_are_known(tmp_path:
     await memory.load()
     main = container("main", "3Gi")
     node.pods = [pod(main)]
-    await memory.allocate(node.pods[0], main, None)
+    await give(memory, node.pods[0], main, None)
     other = pod(container("main", "3Gi"), uid="u2")
     node.pods, node.complete = [other], False
     assert memory.hints(other, main) == {}, "from nowhere, as long as another has it"
@@ -139,7 +140,7 @@ async def test_what_init_containers_had_is_free_when_the_next_is_made(tmp_path: 
     own = pod(main, init=(one, aside))
     node.pods = [own]
     for each in (one, aside, main):
-        await memory.allocate(own, each, Hint(2, True))
+        await give(memory, own, each, Hint(2, True))
     await memory.starts(own, one)
     assert set(written(tmp_path)["entries"]["u1"]) == {"one", "aside", "main"}
     await memory.starts(own, main)
@@ -155,7 +156,7 @@ async def test_a_refusal_has_the_kubelets_words_and_is_counted(tmp_path: Path) -
     main = container("main", "9Gi")
     node.pods = [pod(main)]
     with pytest.raises(AllocationError, match="failed to get the default NUMA affinity") as caught:
-        await memory.allocate(node.pods[0], main, None)
+        await give(memory, node.pods[0], main, None)
     assert caught.value.reason == "", "nobody expects it"
     assert registry.get_sample_value("kubelet_memory_manager_pinning_requests_total") == 1
     assert registry.get_sample_value("kubelet_memory_manager_pinning_errors_total") == 1
@@ -169,7 +170,7 @@ async def test_a_disk_that_cannot_be_written_gives_nothing(tmp_path: Path) -> No
     (tmp_path / f".{FILE_NAME}.new").mkdir()
     main = container("main", "1Gi")
     with pytest.raises(AllocationError, match="the memory manager's state cannot be written"):
-        await memory.allocate(pod(main), main, None)
+        await give(memory, pod(main), main, None)
     assert memory.of("u1", "main") == ()
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from tests.placement import test_memory_manager
+from tests.placement.giving import give
 from tests.placement.test_cpu_manager import Node, manager
 from tests.placement.test_cpu_policy import container, pod
 from tests.placement.test_memory_policy import GIB
@@ -31,7 +32,7 @@ async def test_memory_is_told_with_its_nodes(tmp_path: Path) -> None:
     await memory.load()
     main = memory_container("main", "1Gi")
     node.pods = [memory_pod(main)]
-    await memory.allocate(node.pods[0], main, Hint(2, True))
+    await give(memory, node.pods[0], main, Hint(2, True))
     held = holdings(memory=memory)
     assert list(held.memory(node.pods[0], main)) == [HeldMemory("memory", GIB, (1,))]
     assert sorted(held.allocatable_memory()) == [
@@ -49,8 +50,8 @@ async def test_only_cpus_that_nobody_else_runs_on_are_told(tmp_path: Path) -> No
     await cpus.load()
     alone, shares = container("main", "2"), container("aside", "1500m")
     node.pods = [pod(alone, shares)]
-    await cpus.allocate(node.pods[0], alone, None)
-    await cpus.allocate(node.pods[0], shares, None)
+    await give(cpus, node.pods[0], alone, None)
+    await give(cpus, node.pods[0], shares, None)
     held = holdings(cpus)
     assert held.cpus(node.pods[0], alone) == parse_cpus("1,9")
     assert held.cpus(node.pods[0], shares) == NONE

@@ -1,4 +1,6 @@
-"""Which container has which devices. Changed only by the device manager; every question is a pure one."""
+"""Which container has which devices, and for which some are taken: it has them when their plugin has prepared
+them. Changed only by the device manager; every question is a pure one.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,20 @@ class Assignments:
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[Key, Assignment]] = {}
+        self.taken: dict[Key, frozenset[str]] = {}
+
+    def take(self, key: Key, devices: frozenset[str]) -> None:
+        """These devices are for the container, instead of those that were before."""
+        self.taken[key] = devices
+
+    def let_go(self, pod: str) -> None:
+        """What is taken for the pod is free."""
+        for key in [key for key in self.taken if key.pod == pod]:
+            del self.taken[key]
 
     def put(self, key: Key, assignment: Assignment) -> None:
         """A container has been given devices."""
+        self.taken.pop(key, None)
         self._pods.setdefault(key.pod, {})[key] = assignment
 
     def pods(self) -> frozenset[str]:
@@ -70,8 +83,9 @@ class Assignments:
         return frozenset(id for key, each in its if key.resource == resource for id in each.devices)
 
     def in_use(self, resource: str) -> frozenset[str]:
-        """Devices of a resource that anybody has."""
-        return frozenset().union(*(self.of_pod(uid, resource) for uid in self._pods))
+        """Devices of a resource that anybody has, or is to have."""
+        taken = (devices for key, devices in self.taken.items() if key.resource == resource)
+        return frozenset().union(*(self.of_pod(uid, resource) for uid in self._pods), *taken)
 
     def resources(self) -> frozenset[str]:
         """Resources of which anybody has devices."""
@@ -94,11 +108,14 @@ class Assignments:
         for each in (*init, *(pod.spec.containers or ())):
             if each.name == container:
                 break
-            has = self.get(Key(uid, each.name, resource))
-            if has is None:
-                continue
+            devices = self._of(Key(uid, each.name, resource))
             if any(each is one for one in init) and not is_sidecar(each):
-                free |= has.devices
+                free |= devices
             else:
-                free -= has.devices
+                free -= devices
         return free
+
+    def _of(self, key: Key) -> frozenset[str]:
+        """What the container has of the resource, or is to have."""
+        has = self.get(key)
+        return self.taken.get(key, frozenset()) if has is None else has.devices

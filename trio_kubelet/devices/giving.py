@@ -1,18 +1,18 @@
 """Giving devices of one resource to one container: which ones, and having its plugin prepare them.
 
-A device is taken before its plugin is asked about it and given back if the plugin refuses, so that pods that
-are admitted side by side cannot get the same one. A plugin is asked one thing at a time: plugins know a
-kubelet that admits one pod after the other.
+A device is taken before its plugin is asked about it, so that pods that are admitted side by side cannot get
+the same one. A plugin is asked one thing at a time: plugins know a kubelet that admits one pod after the
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.devices.assignments import Assignment, Assignments, Key
-from trio_kubelet.devices.choice import choose, in_order, question, sort_free
+from trio_kubelet.devices.choice import Free, choose, in_order, question, sort_free
 from trio_kubelet.devices.doors import DevicePlugin, DevicePluginError, PluginLost
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
@@ -23,33 +23,12 @@ from trio_kubelet.placement.hints import Hint
 log = get_logger(__name__)
 
 
-class _Wish(NamedTuple):
-    """What is asked for: so many devices of a resource, of `reusable` ones all that can be had."""
+class Wish(NamedTuple):
+    """What a container asks for: so many devices of a resource, of `reusable` ones all that can be had."""
 
-    resource: str
-    wanted: int
+    number: int
     reusable: frozenset[str]
     affinity: Hint | None
-
-
-class _Hold:
-    """Devices that are nobody else's while the block lasts; a reusable one may be among them."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
-        self.devices = frozenset[str]()
-
-    def take(self, devices: frozenset[str]) -> None:
-        """These instead of those before."""
-        self._taken -= self.devices
-        self.devices = devices
-        self._taken |= devices
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.take(frozenset())
 
 
 class Giver:
@@ -59,12 +38,11 @@ class Giver:
         self._inventory = inventory
         self._assignments = assignments
         self._metrics = metrics
-        self._reserved: dict[str, set[str]] = {}  # by resource: taken while a plugin is asked about them
 
     def free(self, name: str) -> frozenset[str]:
         """Healthy devices of a resource that nobody has."""
         healthy = self._inventory.known(name).healthy
-        return healthy - self._assignments.in_use(name) - self._reserved.get(name, set())
+        return healthy - self._assignments.in_use(name)
 
     def check(self, name: str, has: Assignment | None) -> None:
         """That the resource can be given, and is sound where the container has it. Raises AllocationError."""
@@ -80,55 +58,55 @@ class Giver:
                 f"cannot allocate unhealthy devices {name}"
             )
 
-    async def give(self, key: Key, wanted: int, reusable: frozenset[str], affinity: Hint | None) -> None:
-        """Gives a container so many devices that no other has, first those of its pod that it may reuse.
+    def take(self, key: Key, wish: Wish, preferred: Collection[str] = ()) -> None:
+        """Takes as many devices for a container as it wishes that no other has, first those of its pod that
+        it may reuse. Another time takes others instead. Raises AllocationError.
+        """
+        free = self._free_for(key, wish)
+        chosen = choose(wish.number, wish.reusable, free, preferred)
+        if chosen is None:
+            needed = wish.number - len(wish.reusable)
+            raise AllocationError(
+                f"requested number of devices unavailable for {key.resource}. "
+                f"Requested: {needed}, Available: {len(free.all)}"
+            )
+        self._assignments.take(key, frozenset(chosen))
+
+    async def give(self, key: Key, wish: Wish) -> None:
+        """Has the plugin prepare what was taken for a container, or what it would rather give, and gives it.
         Raises AllocationError, and AskAgain when the plugin went meanwhile.
         """
         name = key.resource
-        wish = _Wish(name, wanted, reusable & self._inventory.known(name).healthy, affinity)
-        with _Hold(self._reserved.setdefault(name, set())) as mine:
-            mine.take(self._choose(wish))
-            try:
-                async with self._inventory.asking(name) as plugin:
-                    if preferred := await self._preferred(plugin, wish, mine.devices):
-                        mine.take(frozenset())
-                        mine.take(self._choose(wish, preferred))
-                    with self._metrics.allocation.labels(name).time():
-                        answer = await plugin.allocate(in_order(mine.devices))
-            except PluginLost as exc:
-                raise AskAgain(str(exc)) from exc
-            except DevicePluginError as exc:
-                raise AllocationError(str(exc)) from exc
-            if answer is None:
-                raise AllocationError("no containers return in allocation response ")
-            devices = self._inventory.known(name).devices
-            self._assignments.put(key, Assignment(by_node(devices, mine.devices), answer))
+        try:
+            async with self._inventory.asking(name) as plugin:
+                self.take(key, wish, await self._preferred(plugin, key, wish))
+                mine = self._assignments.taken[key]
+                with self._metrics.allocation.labels(name).time():
+                    answer = await plugin.allocate(in_order(mine))
+        except PluginLost as exc:
+            raise AskAgain(str(exc)) from exc
+        except DevicePluginError as exc:
+            raise AllocationError(str(exc)) from exc
+        if answer is None:
+            raise AllocationError("no containers return in allocation response ")
+        self._assignments.put(key, Assignment(by_node(self._inventory.known(name).devices, mine), answer))
         log.info("Gave devices to a container", podUID=key.pod, container=key.container, resource=name)
 
-    def _choose(self, wish: _Wish, preferred: Collection[str] = ()) -> frozenset[str]:
-        name, wanted, reusable, affinity = wish
-        devices = self._inventory.known(name).devices
-        free = sort_free(devices, self.free(name) - reusable, affinity)
-        chosen = choose(wanted, reusable, free, preferred)
-        if chosen is None:
-            needed = wanted - len(reusable)
-            raise AllocationError(
-                f"requested number of devices unavailable for {name}. "
-                f"Requested: {needed}, Available: {len(free.all)}"
-            )
-        return frozenset(chosen)
+    def _free_for(self, key: Key, wish: Wish) -> Free:
+        """Beside what it may reuse, what nobody has, or what was taken for this container."""
+        devices = self._inventory.known(key.resource)
+        mine = self._assignments.taken.get(key, frozenset()) & devices.healthy
+        return sort_free(devices.devices, (self.free(key.resource) | mine) - wish.reusable, wish.affinity)
 
-    async def _preferred(self, plugin: DevicePlugin, wish: _Wish, mine: Collection[str]) -> Sequence[str]:
-        """What the plugin would rather give, of what is free and what was taken for this container."""
-        name, wanted, reusable, affinity = wish
-        resource = self._inventory.known(name)
-        if not resource.options.preferred_allocation_available:
+    async def _preferred(self, plugin: DevicePlugin, key: Key, wish: Wish) -> Sequence[str]:
+        """What the plugin would rather give."""
+        if not self._inventory.known(key.resource).options.preferred_allocation_available:
             return ()
-        free = sort_free(resource.devices, (self.free(name) | {*mine}) - reusable, affinity)
-        asked = question(wanted, reusable, free)
+        asked = question(wish.number, wish.reusable, self._free_for(key, wish))
         if asked is None:
             return ()
+        available, must_include = in_order(asked.available), in_order(asked.must_include)
         try:
-            return await plugin.preferred(in_order(asked.available), in_order(asked.must_include), wanted)
+            return await plugin.preferred(available, must_include, wish.number)
         except DevicePluginError as exc:
             raise type(exc)(f"device plugin GetPreferredAllocation rpc failed with err: {exc}") from exc

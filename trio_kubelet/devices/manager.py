@@ -35,7 +35,7 @@ from trio_kubelet.devices.checkpoint import (
 from trio_kubelet.devices.choice import container_requests, device_hints, in_order, pod_requests
 from trio_kubelet.devices.doors import DevicePluginError, DevicePods, Recorder
 from trio_kubelet.devices.given import given
-from trio_kubelet.devices.giving import Giver
+from trio_kubelet.devices.giving import Giver, Wish
 from trio_kubelet.devices.inventory import Inventory
 from trio_kubelet.devices.metrics import DeviceMetrics
 from trio_kubelet.devices.values import GRACE, Counts, Device
@@ -211,15 +211,28 @@ class DeviceManager:
                     await self.inventory.until_offered(name)
         while self._damaged and not self._pods.all_known():  # noqa: ASYNC110 (sources wake nobody)
             await trio.sleep(SOURCES_PERIOD)
+        if self._damaged and not self._unaccounted() and not self._pods.ending():
+            self._damaged = False
+            await NODE_FILES.run(self._dispel)
 
-    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
-        """Gives the container its devices; what it has already stays. Raises AllocationError."""
-        await self._allocate(pod, container, affinity, admission=True)
+    def take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Takes devices for the container; what it has already stays. Raises AllocationError."""
+        self._take(pod, container, affinity, admission=True)
 
-    async def _allocate(
-        self, pod: v1.Pod, container: v1.Container, affinity: Hint | None, *, admission: bool
-    ) -> None:
-        given_any = False
+    async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Has plugins prepare them, and returns when that is written down. Raises AllocationError."""
+        whose = pod.metadata.uid, container.name
+        own = [key for key in self._assignments.taken if (key.pod, key.container) == whose]
+        for key in own:
+            await self._giver.give(key, self._wish(pod, key, len(self._assignments.taken[key]), affinity))
+            self._store.write_soon()
+        if own:
+            await self._store.written()
+
+    def let_go(self, pod: v1.Pod) -> None:
+        self._assignments.let_go(pod.metadata.uid)
+
+    def _take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None, *, admission: bool) -> None:
         for name, wanted in self._requests(pod, container).items():
             if not self._is_ours(name):
                 continue
@@ -235,28 +248,21 @@ class DeviceManager:
                 continue  # it has run before this agent did, with what it has
             self._giver.check(name, has)
             if has is None and wanted > 0:
-                await self._check_known(name)
-                reusable = self._assignments.reusable(pod, container.name, name)
-                await self._giver.give(key, wanted, reusable, affinity)
-                self._store.write_soon()
-                given_any = True
-        if given_any:
-            await self._store.written()
+                self._check_known(name)
+                self._giver.take(key, self._wish(pod, key, wanted, affinity))
 
-    async def _check_known(self, name: str) -> None:
+    def _wish(self, pod: v1.Pod, key: Key, number: int, affinity: Hint | None) -> Wish:
+        reusable = self._assignments.reusable(pod, key.container, key.resource)
+        return Wish(number, reusable & self.inventory.known(key.resource).healthy, affinity)
+
+    def _check_known(self, name: str) -> None:
         """After a checkpoint was lost, none of a resource's devices are given away while a pod runs that has
         some which nobody knows: they could be the same.
         """
-        if not self._damaged:
-            return
-        unknown = self._unaccounted()
-        if name in unknown or self._pods.ending():
+        if self._damaged and (name in self._unaccounted() or self._pods.ending()):
             raise AllocationError(
                 f"devices of {name} that running pods have are not known, for the checkpoint was damaged"
             )
-        if not unknown:
-            self._damaged = False
-            await NODE_FILES.run(self._dispel)
 
     def _unaccounted(self) -> set[str]:
         """Resources that running pods ask for without having any, as far as is known."""
@@ -317,7 +323,11 @@ class DeviceManager:
             return NOTHING
         if any(self._assignments.get(Key(uid, container.name, name)) is None for name in names):
             log.info("Needs to re-allocate device plugin resources", pod=pod, container=container.name)
-            await self._allocate(pod, container, None, admission=False)
+            try:
+                self._take(pod, container, None, admission=False)
+                await self.confirm(pod, container, None)
+            finally:
+                self.let_go(pod)
         for name in names:
             await self._pre_start(Key(uid, container.name, name))
         config, conflicts = given(self.of_container(uid, container.name))

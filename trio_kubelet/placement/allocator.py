@@ -2,9 +2,10 @@
 
 The order is the kubelet's: init containers first, in each container every provider in turn. What an init
 container was given can so be given to a later container of its pod. Under a topology policy each container,
-or the pod as a whole, gets one NUMA affinity first, which all providers keep to; pods are then given theirs
-one at a time, for what was hinted at has to be there still when it is given. A pod that runs when an agent
-starts keeps what it has, whatever hints that makes now (a kubelet may refuse it).
+or the pod as a whole, gets one NUMA affinity first, which all providers keep to. Everything is taken in the
+turn in which it was hinted at, and only then confirmed: a plugin that hangs, or a disk, holds up no other
+pod. A pod that runs when an agent starts keeps what it has, whatever hints that makes now (a kubelet may
+refuse it).
 """
 
 from __future__ import annotations
@@ -74,7 +75,6 @@ class Allocator:
         self._alignment = alignment
         self._runs = runs
         self._recorder = recorder
-        self._one_at_a_time = trio.Lock()
         if policy.name != NO_POLICY:
             alignment.show_nodes()
 
@@ -127,36 +127,49 @@ class Allocator:
         return frozenset().union(*(provider.leaving() for provider in self._providers))
 
     async def _give_all(self, pod: v1.Pod) -> None:
-        for provider in self._providers:  # before any lock: what one pod waits for holds up no other
+        for provider in self._providers:
             await provider.ready(pod)
-        if self._policy.name == NO_POLICY or self._runs(pod.metadata.uid):
-            for container in regular_containers(pod.spec):
-                await self._give(pod, container, None)
-        else:
-            async with self._one_at_a_time:
+        try:
+            if self._policy.name == NO_POLICY or self._runs(pod.metadata.uid):
+                await self._give(pod, lambda _: None)
+            else:
                 await self._give_aligned(pod)
+        except BaseException:  # nobody wants it any more, too
+            for provider in self._providers:
+                provider.let_go(pod)
+            raise
 
     async def _give_aligned(self, pod: v1.Pod) -> None:
-        whole: Hint | None = None
-        if self._policy.scope == POD_SCOPE:
-            whole = self._affinity(pod, [provider.pod_hints(pod) for provider in self._providers])
-        for container in regular_containers(pod.spec):
-            own = [provider.hints(pod, container) for provider in self._providers] if whole is None else []
-            affinity = self._affinity(pod, own) if whole is None else whole
-            try:
-                await self._give(pod, container, affinity)
-            except AllocationError:
-                self._metrics.errors.inc()
-                raise
-            if whole is None:
-                self._count(one_node=True)
-        if whole is not None:
+        as_one = self._policy.scope == POD_SCOPE
+        try:
+            if as_one:
+                whole = self._affinity(pod, [provider.pod_hints(pod) for provider in self._providers])
+                await self._give(pod, lambda _: whole)
+            else:
+                await self._give(pod, lambda each: self._affinity(pod, self._hints(pod, each)))
+        except AllocationError:
+            self._metrics.errors.inc()
+            raise
+        for _ in (pod,) if as_one else regular_containers(pod.spec):
             self._count(one_node=True)
+
+    async def _give(self, pod: v1.Pod, affinity: Callable[[v1.Container], Hint | None]) -> None:
+        """Nothing is waited for between the first hint and the last thing taken."""
+        taken = list[tuple[v1.Container, Hint | None]]()
+        for container in regular_containers(pod.spec):
+            taken.append((container, where := affinity(container)))
+            for provider in self._providers:
+                provider.take(pod, container, where)
+        for container, where in taken:
+            for provider in self._providers:
+                await provider.confirm(pod, container, where)
+
+    def _hints(self, pod: v1.Pod, container: v1.Container) -> Sequence[Hints]:
+        return [provider.hints(pod, container) for provider in self._providers]
 
     def _affinity(self, pod: v1.Pod, hints: Sequence[Hints]) -> Hint:
         best, admitted = merge(self._policy.name, self._policy.machine, hints)
         if not admitted:
-            self._metrics.errors.inc()
             self._count(one_node=False)
             raise AllocationError(self._policy.refusal(pod), NOT_ALIGNED)
         return best
@@ -164,7 +177,3 @@ class Allocator:
     def _count(self, *, one_node: bool) -> None:
         if self._policy.name == SINGLE_NUMA_NODE:  # only this policy promises it
             self._alignment.node(self._policy.scope, one=one_node)
-
-    async def _give(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
-        for provider in self._providers:
-            await provider.allocate(pod, container, affinity)

@@ -48,10 +48,20 @@ class HintProvider(Protocol):
         """Where the pod as a whole could be given what it asks for."""
         ...
 
-    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
-        """Gives the container what it asks for, from `affinity` if that can be. Init containers come first,
-        in order, then the others. Raises AllocationError.
+    def take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """What the container asks for is nobody else's from now on, from `affinity` if that can be. Init
+        containers come first, in order, then the others. Raises AllocationError.
         """
+        ...
+
+    async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Makes what was taken for the container its own: whoever has to prepare it has, and it is written
+        down. In the same order. Raises AllocationError.
+        """
+        ...
+
+    def let_go(self, pod: v1.Pod) -> None:
+        """What was taken for the pod and not confirmed is free."""
         ...
 
     def leaving(self) -> Collection[str]:

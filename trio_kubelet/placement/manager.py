@@ -54,6 +54,7 @@ class PlacementManager(ABC, Generic[S, R]):
         self._none_left = none_left
         self._state = nothing
         self._unwritten = False  # the file does not say yet what is free, or is not there
+        self._unconfirmed: dict[str, set[str]] = {}  # by pod: containers whose share is not written down
         self._reusable: dict[str, R] = {}  # by pod: what its later containers may be given again
 
     # What is the manager's own
@@ -110,9 +111,9 @@ class PlacementManager(ABC, Generic[S, R]):
     async def ready(self, pod: v1.Pod) -> None:
         """What there is is known from the start."""
 
-    async def allocate(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
-        """Gives the container what it asks for and returns when that is written down; the first of a pod that
-        is served as one has all of them given theirs. Raises AllocationError.
+    def take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Gives the container what it asks for; the first of a pod that is served as one has all of them
+        given theirs. Raises AllocationError.
 
         Who has it keeps it. A kubelet asks first whether as many whole cores are free, and so after a reboot
         refuses a pod that has most of them (kubernetes/kubernetes 129078).
@@ -136,21 +137,30 @@ class PlacementManager(ABC, Generic[S, R]):
         if not as_one:
             self._reusable[uid] = self._rules.reusable_after(state, pod, container, reusable)
         if state != before:
-            self._put(state)
+            self._unconfirmed.setdefault(uid, set()).update(each.name for each in given)
+            self._change(state)
             for each in given:
                 self._counts.gave(self._alone(pod, each), as_one=as_one)
         self._done(before, pod, container)
-        if state == before:
+
+    async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
+        """Returns when it is written down, with all else of the pod. Raises AllocationError."""
+        if pod.metadata.uid not in self._unconfirmed:
             return
         try:
             await self._write()
         except OSError as exc:
-            state = self._state
-            for each in given:
-                state = state.without_container(uid, each.name)
-            self._put(state)
             text = f"the {self._file.manager}'s state cannot be written: {error_words(exc)}"
             raise AllocationError(text) from exc
+        self._unconfirmed.pop(pod.metadata.uid, None)
+
+    def let_go(self, pod: v1.Pod) -> None:
+        uid, state = pod.metadata.uid, self._state
+        self._reusable.pop(uid, None)
+        for name in self._unconfirmed.pop(uid, ()):
+            state = state.without_container(uid, name)
+        if state != self._state:
+            self._change(state)
 
     def leaving(self) -> Collection[str]:
         self._release_stale()
@@ -163,6 +173,10 @@ class PlacementManager(ABC, Generic[S, R]):
             await self._try_write()
 
     # The state
+
+    def _change(self, state: S) -> None:
+        self._unwritten = True
+        self._put(state)
 
     def _put(self, state: S) -> None:
         self._state = state
@@ -189,8 +203,7 @@ class PlacementManager(ABC, Generic[S, R]):
         for uid in self._reusable.keys() - state.assigned.keys():
             del self._reusable[uid]
         if state != self._state:
-            self._unwritten = True
-            self._put(state)
+            self._change(state)
 
     async def _write(self) -> None:
         """The state as it is now is on disk afterwards. Raises OSError."""

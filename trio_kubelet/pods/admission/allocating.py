@@ -3,8 +3,7 @@ and what is known of the node may have to be asked for anew.
 
 Plugins are asked for that, which takes a while; so admission is asked twice about such a pod. The first
 answer is `Allocate`, a task gives the pod its pieces, and the second answer is that of the other rules.
-A plugin that does not answer holds up the pods that want its devices, and nobody else; where pods are aligned
-(a topology policy), those, for they are so one after the other.
+A plugin that does not answer holds up the pods that want its devices, and nobody else.
 """
 
 from __future__ import annotations
