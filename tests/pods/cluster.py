@@ -145,9 +145,9 @@ class Cluster(Shown):
     def delete(self, name: str, **options: Any) -> None:
         self.store.delete("pods", "default", name, options)
 
-    async def manifest(self, name: str, version: str = "1", **spec: Any) -> v1.Pod:
+    async def manifest(self, name: str, version: str = "1", *, uid: str = "", **spec: Any) -> v1.Pod:
         """A static pod (again, in another version)."""
-        uid = f"{name}-{version}"
+        uid = uid or f"{name}-{version}"
         fields = {"restart_policy": "Always", "termination_grace_period_seconds": 2, **spec}
         pod = v1.Pod(
             metadata=v1.ObjectMeta(

@@ -414,3 +414,40 @@ async def test_an_evicted_pod_is_shown_failed_with_the_reason_once_it_has_stoppe
         assert cluster.shown("web") is not None
         assert not cluster.requests("DELETE", "web")
     cluster.check()
+
+
+async def test_a_manifest_with_the_uid_of_a_pod_of_the_server_counts_when_that_is_gone(
+    autojump_clock: Clock,
+) -> None:
+    """As one that was copied from it."""
+    cluster = Cluster()
+    uid = cluster.create("web")
+    async with cluster.agent() as node:
+        await cluster.until(lambda: cluster.ready("web"))
+        await cluster.manifest("web-node", uid=uid)
+        await trio.sleep(60)
+        assert cluster.ready("web")
+        assert cluster.shown("web-node") is None
+        assert len(node.runtime.starts(uid)) == 1, "it is one pod, and not the other"
+        cluster.delete("web")
+        await cluster.until(lambda: cluster.ready("web-node"))
+        assert cluster.shown("web") is None
+        assert len(node.runtime.starts(uid)) == 2
+    cluster.check()
+
+
+async def test_a_manifest_with_the_uid_of_its_own_mirror_counts_when_that_is_gone(
+    autojump_clock: Clock,
+) -> None:
+    """The mirror was copied into the place of what it shows."""
+    cluster = Cluster()
+    async with cluster.agent():
+        await cluster.manifest("web")
+        await cluster.until(lambda: cluster.ready("web"))
+        shown = cluster.shown("web")
+        assert shown is not None
+        del cluster.manifests["web"]
+        await cluster.manifest("web-node", uid=shown["metadata"]["uid"])
+        await cluster.until(lambda: cluster.ready("web-node"))
+        assert cluster.shown("web") is None
+    cluster.check()

@@ -79,9 +79,9 @@ async def test_sources_are_merged_on_their_own(autojump_clock: trio.testing.Mock
         nursery.start_soon(merged.run)
         await file.send(PodUpdate(Op.SET, "file", (pod("a"),)))
         assert brief(await merged.updates().receive()) == (Op.ADD, ["a"])
-        await api.send(PodUpdate(Op.SET, "api", (pod("a"), pod("b"))))
+        await api.send(PodUpdate(Op.SET, "api", (pod("x", "pod-a"), pod("b"))))
         update = await merged.updates().receive()
-        assert (update.source, *brief(update)) == ("api", Op.ADD, ["a", "b"])
+        assert (update.source, *brief(update)) == ("api", Op.ADD, ["x", "b"])
         await file.send(PodUpdate(Op.SET, "file", ()))
         assert brief(await merged.updates().receive()) == (Op.REMOVE, ["a"])
         nursery.cancel_scope.cancel()
@@ -197,6 +197,42 @@ async def test_a_duplicate_is_an_event(copy: Pod, same: str, autojump_clock: tri
     message = f"Error validating pod {meta.name}_default({meta.uid}) from file due to duplicate pod {same}"
     message += ", ignoring"
     assert events.seen == [(meta.uid, "FailedValidation", message)]
+
+
+async def test_of_a_manifest_and_an_object_of_the_server_with_one_uid_that_counts(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Whichever came first; the manifest is told each time it would have been taken."""
+    events = Events()
+    merged = PodConfig(recorder=events, clock=TrioClock(0))
+    file, api, updates = merged.channel("file"), merged.channel("api"), merged.updates()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+        await file.send(PodUpdate(Op.SET, "file", (pod("a", "copy"), pod("b"))))
+        assert brief(await updates.receive()) == (Op.ADD, ["a", "b"])
+        await api.send(PodUpdate(Op.SET, "api", (pod("a", "web"), pod("c"))))
+        assert brief(await updates.receive()) == (Op.REMOVE, ["a"])
+        assert brief(await updates.receive()) == (Op.ADD, ["a", "c"])
+        await file.send(PodUpdate(Op.SET, "file", (pod("a", "copy", image="other"), pod("b"))))
+        assert brief(await updates.receive()) == (Op.UPDATE, [])
+        await api.send(PodUpdate(Op.REMOVE, "api", (pod("a", "web"),)))
+        assert brief(await updates.receive()) == (Op.REMOVE, ["a"])
+        given = await updates.receive()
+        assert (given.source, *brief(given)) == ("file", Op.ADD, ["a"])
+        assert given.pods[0].spec.containers is not None
+        assert given.pods[0].spec.containers[0].image == "other"
+        await api.send(PodUpdate(Op.ADD, "api", (pod("a", "web"),)))
+        await updates.receive()
+        await updates.receive()
+        await file.send(PodUpdate(Op.SET, "file", (pod("b"),)))
+        assert brief(await updates.receive()) == (Op.REMOVE, [])
+        await api.send(PodUpdate(Op.REMOVE, "api", (pod("a", "web"),)))
+        assert brief(await updates.receive()) == (Op.REMOVE, ["a"])
+        with pytest.raises(trio.WouldBlock):
+            updates.receive_nowait()
+        nursery.cancel_scope.cancel()
+    message = 'Error validating pod copy_default(a) from file due to duplicate pod UID "a", ignoring'
+    assert events.seen == [("a", "FailedValidation", message)] * 3
 
 
 async def test_before_it_runs_no_source_is_ready() -> None:

@@ -1,8 +1,9 @@
 """PodConfig: the sources' wishes, merged and delivered in order.
 
 Each source has a channel and a task of its own. The task merges one update at a time (`merge`) and hands
-the resulting updates over one by one; the output has no buffer, so a source that floods the consumer
-waits for its own updates while the others take their turn in between. A task that is cancelled loses
+the resulting updates over one by one, settled with those of the others (`Precedence`); the output has no
+buffer, so a source that floods the consumer waits for its own updates while the others take their turn in
+between. A task that is cancelled loses
 nothing but itself: PodConfig lives as long as the agent.
 """
 
@@ -17,8 +18,9 @@ from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.doors import PodRecorderDoor
-from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate
+from trio_kubelet.podinfo.updates import API_SOURCE, PodOperation, PodUpdate, pod_source
 from trio_kubelet.sources.merge import KnownPod, KnownPods, Merge, full_name
+from trio_kubelet.sources.precedence import Precedence
 
 log = get_logger(__name__)
 
@@ -62,6 +64,8 @@ class PodConfig:
         self._set: set[str] = set()
         self._consumed: set[str] = set()
         self._nursery: trio.Nursery | None = None
+        self._precedence = Precedence(lambda pod: self._tell_same(pod, pod_source(pod), _uid(pod)))
+        self._turn = trio.Lock()  # one delivery after the other, in the order in which they are settled
         self._waiting: list[tuple[str, trio.MemoryReceiveChannel[PodUpdate]]] = []
 
     def updates(self) -> trio.MemoryReceiveChannel[PodUpdate]:
@@ -121,7 +125,9 @@ class PodConfig:
         """One source's task: merge, deliver, next."""
         async for update in receive:
             for delivery in self._apply(source, update):
-                await self._send.send(delivery)
+                async with self._turn:
+                    for each in self._precedence.settle(delivery):
+                        await self._send.send(each)
 
     def _apply(self, source: str, update: PodUpdate) -> list[PodUpdate]:
         known = self._known.setdefault(source, KnownPods())
@@ -134,14 +140,19 @@ class PodConfig:
         return deliveries(result, source, first_set=first_set)
 
     def _tell_duplicate(self, pod: Pod, source: str, namesake: KnownPod | None) -> None:
-        meta = pod.metadata
-        same = f'name "{meta.name}"'
-        if namesake is not None and full_name(namesake.pod) != full_name(pod):
-            same = f'UID "{meta.uid}"'
+        same_name = namesake is None or full_name(namesake.pod) == full_name(pod)
+        self._tell_same(pod, source, f'name "{pod.metadata.name}"' if same_name else _uid(pod))
+
+    def _tell_same(self, pod: Pod, source: str, same: str) -> None:
         log.warning("Two pods are the same one, ignoring the later", pod=pod, source=source, same=same)
         if self._recorder is not None:
+            meta = pod.metadata
             message = (
                 f"Error validating pod {meta.name}_{meta.namespace}({meta.uid}) from {source} "
                 f"due to duplicate pod {same}, ignoring"
             )
             self._recorder.record(pod, "Warning", "FailedValidation", message)
+
+
+def _uid(pod: Pod) -> str:
+    return f'UID "{pod.metadata.uid}"'
