@@ -103,7 +103,7 @@ def node_itself(nursery: trio.Nursery, node: RealNode) -> NodeItself:
         errors=node.shutdown.errors,
         devices=node.plugged.devices.counts,
     )
-    nursery.start_soon(keep_running, "images of the node", look.run)
+    nursery.start_soon(keep_running, "images and addresses of the node", look.run)
     if cluster is None:
         return NodeItself(profile=base.profile, look=look)
     own = cluster.node.own

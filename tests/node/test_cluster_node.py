@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 
 import pytest
@@ -51,6 +52,7 @@ class World:
         self.health = RuntimeHealth(services.runtime)
         self.said = Said()
         self.address: str | None = "192.0.2.2"
+        self.name_takes = 0.0  # seconds
         self.signals: dict[str, Signal] = {}
         places = SignalPlaces(memory=1, root_dir="/", pods_cgroup="/")
         self.pressure = PressureMonitor(
@@ -78,7 +80,7 @@ class World:
         return NodeLook(*args, **kwargs, addresses=self._addresses)  # type: ignore[arg-type]
 
     async def _addresses(self, name: str, flag: NodeIPs) -> tuple[str, ...]:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.name_takes)
         if self.address is None:
             raise AddressError("nobody knows")
         return (self.address,)
@@ -248,6 +250,23 @@ async def test_a_runtime_that_does_not_list_its_images_holds_up_no_condition(aut
         await trio.sleep(60)
         assert world.get("nodes")["status"]["images"] == shown
         assert world.service.calls["ListImages"] - calls <= 8
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_name_service_that_does_not_answer_holds_up_no_condition(autojump_clock: Clock) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.service.run)
+        await nursery.start(world.health.run)
+        await nursery.start(world.node.run)
+        await trio.sleep(3)
+        world.name_takes = math.inf
+        await trio.sleep(30)
+        world.signals = {"memory.available": Signal(1 << 20, 1 << 30)}
+        await world.pressure.look()
+        await trio.sleep(4)
+        assert world.condition("MemoryPressure")["status"] == "True"
+        assert world.get("nodes")["status"]["addresses"] == RECORDED["status"]["addresses"]
         nursery.cancel_scope.cancel()
 
 

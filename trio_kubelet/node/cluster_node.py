@@ -108,7 +108,7 @@ class ClusterNode:
                 await self._pressure.look()
             for name, task in (
                 ("own node", self.own.run),
-                ("images of the node", self._look.run),
+                ("images and addresses of the node", self._look.run),
                 ("node status", self.reporter.run),
                 ("node lease", self.lease.run),
                 ("CSINode", self._csi.run),

@@ -6,6 +6,7 @@ Nothing here fails or takes long: what cannot be found out in time stays in the 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 import trio
@@ -14,16 +15,13 @@ from trio_kubelet.api import v1
 from trio_kubelet.common.caching import LastGood
 from trio_kubelet.common.clock import Clock
 from trio_kubelet.common.lanes import NAMES
-from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.services import ImageService
 from trio_kubelet.devices.values import Counts
-from trio_kubelet.node.addresses import AddressError, NodeIPs, find_addresses
+from trio_kubelet.node.addresses import NodeIPs, find_addresses
 from trio_kubelet.node.conditions import NodeHealth
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node.status import NodeObservation, shown_images
-
-log = get_logger(__name__)
 
 IMAGES_PERIOD = 30.0
 IMAGES_TIMEOUT = 10.0
@@ -31,17 +29,14 @@ NAME_TIMEOUT = 5.0
 
 
 async def look_up_addresses(name: str, flag: NodeIPs) -> tuple[str, ...]:
-    """The node's addresses, found in a thread that a slow name server does not make us wait for. Raises
-    AddressError.
-    """
-    with trio.move_on_after(NAME_TIMEOUT):
-        return await NAMES.run(find_addresses, name, flag)
-    raise AddressError(f"can't get ip address of node {name}. error: the name service did not answer")
+    """The node's addresses, found in a thread that a slow name server may hold up. Raises AddressError."""
+    return await NAMES.run(find_addresses, name, flag)
 
 
 class NodeLook:
-    """Gathers a `NodeObservation`; `run` has to be running for images to be listed. `errors` are further
-    reasons why the node is not ready; `volumes_in_use` are the attachable volumes pods use.
+    """Gathers a `NodeObservation`; `run` has to be running for images to be listed and addresses to be found.
+    `errors` are further reasons why the node is not ready; `volumes_in_use` are the attachable volumes pods
+    use.
     """
 
     def __init__(
@@ -65,13 +60,15 @@ class NodeLook:
         self._errors = errors
         self._volumes_in_use = volumes_in_use
         self._devices = devices
-        self._addresses = addresses
         self._listed = LastGood("images of the node", self._list_images, IMAGES_TIMEOUT)
-        self._address_error = ""
+        find = partial(addresses, profile.name, profile.node_ips)
+        self._found = LastGood("addresses of the node", find, NAME_TIMEOUT)
 
     async def run(self) -> None:
-        """Asks the runtime for its images when they are wanted, until cancelled."""
-        await self._listed.run()
+        """Asks the runtime for its images, and the name service, when they are wanted, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listed.run)
+            nursery.start_soon(self._found.run)
 
     def is_well(self) -> bool:
         """Whether the node could be ready now; does not wait."""
@@ -81,7 +78,7 @@ class NodeLook:
         """Looks."""
         seen = NodeObservation(
             now_ns=0,
-            addresses=await self._find_addresses(),
+            addresses=await self._found.get(),
             images=await self._images_to_show(),
             volumes_in_use=self._volumes_in_use(),
         )
@@ -99,17 +96,6 @@ class NodeLook:
 
     def _not_ready(self) -> list[str]:
         return [*self._health.node_errors(), *self._errors()]
-
-    async def _find_addresses(self) -> tuple[str, ...] | None:
-        try:
-            found = await self._addresses(self._profile.name, self._profile.node_ips)
-        except AddressError as exc:
-            if str(exc) != self._address_error:
-                log.error("The node's addresses stay as they are", err=exc)
-            self._address_error = str(exc)
-            return None
-        self._address_error = ""
-        return found
 
     async def _images_to_show(self) -> list[v1.ContainerImage] | None:
         """The images as listed now and then; the last list while the runtime gives none."""
