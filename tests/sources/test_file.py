@@ -15,6 +15,7 @@ import trio.testing
 
 from tests.cancelling import descriptors
 from tests.shapes import SHAPES
+from trio_kubelet.api import v1
 from trio_kubelet.api.v1 import Pod
 from trio_kubelet.common.inotify import DirectoryWatch
 from trio_kubelet.common.lanes import MANIFESTS
@@ -202,6 +203,51 @@ async def test_the_uid_is_made_from_the_path_as_it_was_given(
             update = await sets._receive.receive()
     wanted = static_pod(manifest("web").encode(), Origin("node-a", "file", location))
     assert [pod.metadata.uid for pod in update.pods] == [wanted.metadata.uid]
+
+
+COPIED = """apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  uid: 0c8f6a3e-7d6b-4a51-9f26-3d2a1b0c9e8d
+  labels: {a: b}
+  creationTimestamp: "2026-01-01T00:00:00Z"
+  deletionTimestamp: "2026-01-01T00:01:00Z"
+  deletionGracePeriodSeconds: 30
+  finalizers: [batch.kubernetes.io/job-tracking]
+  generation: 2
+  resourceVersion: "4711"
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: "busybox:1"}]
+status:
+  phase: Succeeded
+  conditions: [{type: Ready, status: "False", reason: PodCompleted}]
+  containerStatuses:
+  - {name: c, image: "busybox:1", imageID: x, restartCount: 3, state: {terminated: {exitCode: 0}}}
+"""
+
+
+async def test_what_a_server_wrote_into_a_pod_that_was_copied_from_there_is_passed_over(
+    tmp_path: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Deleted or over as it was, it never started."""
+    (tmp_path / "a.yaml").write_text(COPIED)
+    async with source(tmp_path) as sets:
+        with trio.fail_after(15 * SPEED):
+            [pod] = (await sets._receive.receive()).pods
+    assert (pod.metadata.uid, pod.metadata.labels) == ("0c8f6a3e-7d6b-4a51-9f26-3d2a1b0c9e8d", {"a": "b"})
+    assert pod.status == v1.PodStatus(phase="Pending")
+    meta = pod.metadata
+    times = (meta.creation_timestamp, meta.deletion_timestamp, meta.deletion_grace_period_seconds)
+    assert (*times, meta.finalizers, meta.generation, meta.resource_version) == (
+        None,
+        None,
+        None,
+        None,
+        0,
+        "",
+    )
 
 
 async def test_a_name_of_any_bytes_is_part_of_the_uid(

@@ -57,6 +57,15 @@ def ok(body: bytes, etag: str = "") -> ManifestResponse:
     return ManifestResponse(200, body, etag)
 
 
+def test_what_a_server_wrote_into_a_pod_that_was_copied_from_there_is_passed_over() -> None:
+    body = document("web").replace(
+        b'"name": "web"', b'"name": "web", "deletionTimestamp": "2026-01-01T00:01:00Z"'
+    )
+    decision = after_answer(FetchState(), ok(body), ORIGIN)
+    assert decision.pods is not None
+    assert [pod.metadata.deletion_timestamp for pod in decision.pods] == [None]
+
+
 def names(decision: FetchDecision) -> list[str] | None:
     return None if decision.pods is None else [pod.metadata.name for pod in decision.pods]
 

@@ -172,7 +172,7 @@ class FileSource:
 
     def _read(self, path: str, state: DirectoryState) -> Content:
         # Few nodes of a cluster have static pods, and with them comes all that checks a manifest.
-        from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pod
+        from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, as_wanted, static_pod
 
         try:
             data = read_small(path, MAX_MANIFEST_BYTES)
@@ -186,7 +186,7 @@ class FileSource:
         try:
             where = self._location(path)
             origin = Origin(self._node_name, FILE_SOURCE, where, self._rules)
-            return Content(digest=digest, pod=static_pod(data, origin))
+            return Content(digest=digest, pod=as_wanted(static_pod(data, origin)))
         except ManifestError as exc:
             return Content(digest=digest, error=str(exc))
         except Exception as exc:  # what one manifest makes the code raise must not keep back the others

@@ -29,7 +29,7 @@ from trio_kubelet.kube.kubeconfig import Source
 from trio_kubelet.kube.proxy import proxy_for
 from trio_kubelet.kube.tls import client_context
 from trio_kubelet.podinfo.updates import HTTP_SOURCE, PodOperation, PodUpdate
-from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
+from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, as_wanted, static_pods
 
 if TYPE_CHECKING:
     import httpx
@@ -110,7 +110,7 @@ def after_answer(state: FetchState, answer: ManifestResponse, origin: Origin) ->
     if state.known is not None and state.known.body == answer.body:
         return _good(state, known)
     try:
-        pods = static_pods(answer.body, origin)
+        pods = map(as_wanted, static_pods(answer.body, origin))
     except ManifestError as exc:
         return after_failure(state, str(exc))
     return _good(state, known)._replace(pods=tuple(pods))

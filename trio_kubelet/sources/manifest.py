@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from trio_kubelet.api import v1
 from trio_kubelet.api.decode import decode, plain, type_name
 from trio_kubelet.api.defaults import set_pod_defaults
@@ -66,6 +68,22 @@ def static_pods(data: bytes, origin: Origin) -> list[v1.Pod]:
             kind = InvalidPod if isinstance(exc, InvalidPod) else ManifestError
             raise kind(errors) from None
     return pods
+
+
+def as_wanted(pod: v1.Pod) -> v1.Pod:
+    """The pod without what only a server writes, as it stands in a manifest that was copied from one: that
+    the pod it was copied from was deleted or is over says nothing of this one.
+    """
+    metadata = msgspec.structs.replace(
+        pod.metadata,
+        creation_timestamp=None,
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+        finalizers=None,
+        generation=0,
+        resource_version="",
+    )
+    return msgspec.structs.replace(pod, metadata=metadata, status=v1.PodStatus(phase=pod.status.phase))
 
 
 def _single(tree: Any, data: bytes, origin: Origin) -> v1.Pod:
