@@ -150,6 +150,41 @@ async def test_a_stream_is_relied_on_after_its_first_event(autojump_clock: Clock
         assert sum(world.service.calls.values()) - before <= 4
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["a start", "an end found by the rare relist"])
+async def test_a_stream_that_goes_silent_while_it_is_open_is_not_relied_on(
+    autojump_clock: Clock, own: bool
+) -> None:
+    """What dies was found up to five minutes later, each time; until events tell of it again."""
+    world = World()
+    for name in ("a", "b", "c"):
+        world.add_pod(name)
+    async with world.running(evented=True):
+        await settled(world)
+        await world.events_for(40)
+        world.fault(Fault(Kind.DROP, EVENTS))
+        if own:
+            world.add_pod("new")
+            await world.pleg.update_one("new")
+            await world.events_for(40)
+        else:
+            world.kill("a")
+            await world.events_for(340)
+        began = trio.current_time()
+        world.kill("b")
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began <= 1.1
+        world.service.faults.clear()
+        world.add_pod("again")
+        await world.events_for(40)
+        before = sum(world.service.calls.values())
+        await world.events_for(100)
+        assert sum(world.service.calls.values()) - before <= 4, "relists are rare again"
+        world.kill("c")
+        began = trio.current_time()
+        assert (await world.pleg.watch().receive()).type is DIED
+        assert trio.current_time() - began < 0.05
+
+
 async def test_the_caches_time_advances_between_relists(autojump_clock: Clock) -> None:
     world = World()
     async with world.running(evented=True):

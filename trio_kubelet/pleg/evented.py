@@ -9,11 +9,14 @@ it is open, falls back once and stays there, and only after five failed attempts
 An open stream says little. containerd 1.7 gives the next event to the stream of an agent that was killed,
 where it is lost, and the one after to its successor. A runtime may also take a subscription into account
 later than it acknowledges it. So the period becomes long only after the stream has been open for a while
-and its first event has come, and a relist at that moment closes the gap.
+and its first event has come, and a relist at that moment closes the gap. From then on whatever is seen to
+start or end has to come as an event, too: a stream on which it does not is closed, and relied on again when
+one has come on the next.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator
 
@@ -48,8 +51,39 @@ class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
     settle: float = 5.0  # how long a new stream runs beside the normal relists at least
     cache_period: float = 5.0  # how often the cache's global time advances while the stream is open
     cache_lag: float = 1.0  # an event may be that long on its way, so the global time stays behind
+    patience: float = 30.0  # the same before the stream counts as silent; or so long ago
     retries: Pauses = Pauses(0.5, 30.0, jitter=0.2)
     retry_unimplemented: float = 300.0  # a runtime without the call may be upgraded some day
+
+
+class Hearing:
+    """Compares what is seen to happen to pods with what their events say: each has to follow the other within
+    `patience` seconds.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._named: dict[str, float] = {}
+        self._seen: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """From now on it counts."""
+        self._seen.clear()
+
+    def named(self, uid: str, now: float) -> None:
+        """An event tells of the pod."""
+        self._named[uid] = now
+        self._seen.pop(uid, None)
+
+    def stepped(self, uid: str, now: float) -> None:
+        """A container of the pod was seen to have started or ended."""
+        if now - self._named.get(uid, -math.inf) > self._patience:
+            self._seen.setdefault(uid, now)
+
+    def is_deaf(self, now: float) -> bool:
+        """Whether no event has told of something that was seen."""
+        self._named = {uid: at for uid, at in self._named.items() if now - at <= self._patience}
+        return any(now - at > self._patience for at in self._seen.values())
 
 
 class EventedPLEG:
@@ -72,6 +106,8 @@ class EventedPLEG:
         self._metrics = metrics
         self._settings = settings
         self._failures = 0
+        self._hearing = Hearing(settings.patience)
+        generic.stepped.listen(lambda uid: self._hearing.stepped(uid, trio.current_time()))
 
     async def run(self) -> None:
         """Reopens the stream for ever, with back-off."""
@@ -94,7 +130,7 @@ class EventedPLEG:
             async with self._runtime.container_events() as events, trio.open_nursery() as nursery:
                 self._metrics.stream_openings.inc()
                 self._generic.request_relist()
-                nursery.start_soon(self._while_open, heard)
+                nursery.start_soon(self._while_open, heard, nursery.cancel_scope)
                 await self._read(events, heard)
                 nursery.cancel_scope.cancel()
         except* CRIError as group:
@@ -111,17 +147,22 @@ class EventedPLEG:
             uid = event_pod_uid(event)
             if uid is None:
                 self._generic.request_relist()
-            elif event.container_event_type in _OWN_DOING:
-                self._generic.expect_look(uid)
             else:
-                self._generic.request_look(uid)
+                self._hint(uid, event)
             if event.created_at:
                 age = (self._clock.now_ns() - event.created_at) / NANOSECONDS
                 self._metrics.event_latency.observe(max(0.0, age))
 
-    async def _while_open(self, heard: trio.Event) -> None:
+    def _hint(self, uid: str, event: cri.ContainerEventResponse) -> None:
+        self._hearing.named(uid, trio.current_time())
+        if event.container_event_type in _OWN_DOING:
+            self._generic.expect_look(uid)
+        else:
+            self._generic.request_look(uid)
+
+    async def _while_open(self, heard: trio.Event, stream: trio.CancelScope) -> None:
         """Lets the relist become rare once the stream has settled and brought an event, and keeps the
-        cache's time moving from then on.
+        cache's time moving from then on; ends the stream when it is silent.
         """
         await trio.sleep(self._settings.settle)
         if self._failures:
@@ -130,11 +171,14 @@ class EventedPLEG:
         await heard.wait()
         await self._generic.relist_now()
         self._generic.update(self._settings.evented)
-        while True:
+        self._hearing.begin()
+        while not self._hearing.is_deaf(trio.current_time()):
             # What happened up to then would have come as an event, so what is known was true then.
             self._cache.update_time(trio.current_time() - self._settings.cache_lag)
             self._metrics.last_seen.set(self._clock.now_ns() // NANOSECONDS)
             await sleep_with_others(self._settings.cache_period)
+        log.warning("Runtime events do not tell of what happens, opening their stream anew")
+        stream.cancel()
 
     def _log_end(self, ended_by: CRIError | None) -> None:
         if self._failures > 1:

@@ -18,6 +18,7 @@ import trio
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.clock import NANOSECONDS, Clock
 from trio_kubelet.common.duration import format_duration
+from trio_kubelet.common.listeners import Listeners
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.cri.services import RuntimeService
@@ -75,6 +76,7 @@ class GenericPLEG:
         self._normal_period = settings.duration.period
         send, self.events = trio.open_memory_channel[PodLifecycleEvent](settings.capacity)
         self._outbox = Outbox(send)
+        self.stepped: Listeners[[str]] = Listeners()  # UIDs of pods of which a container started or ended
         self._looks = PodLooks(
             table=table,
             runtime=runtime,
@@ -84,6 +86,7 @@ class GenericPLEG:
             clock=clock,
             limits=settings.limits,
             on_listed=self._listed,
+            on_stepped=self.stepped.tell,
             on_relisted=metrics.pod_relist_duration.observe,
             runtime_away=lambda: self._failures > 0,
         )

@@ -110,6 +110,7 @@ def still_true(known: PodStatus | None, view: PodView) -> dict[str, ContainerSta
 
 
 _LASTING = (ContainerState.RUNNING, ContainerState.EXITED)
+_STEPS = (PodLifecycleEventType.CONTAINER_STARTED, PodLifecycleEventType.CONTAINER_DIED)
 
 
 class PodLooks:
@@ -126,12 +127,14 @@ class PodLooks:
         clock: Clock,
         limits: LookLimits = LookLimits(),  # noqa: B008 - frozen
         on_listed: Callable[[str], None] = lambda uid: None,
+        on_stepped: Callable[[str], None] = lambda uid: None,
         on_relisted: Callable[[float], None] = lambda seconds: None,
         runtime_away: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_listed` is called with each pod that was listed by itself, `on_relisted` with the seconds that
-        took with reading its status. While `runtime_away`, that a look cannot reach the runtime says nothing
-        of its pod: who wants to know waits for a later look, as with the kubelet, which then has no relist.
+        took with reading its status, `on_stepped` with each pod of which a container was seen to have started
+        or ended. While `runtime_away`, that a look cannot reach the runtime says nothing of its pod: who
+        wants to know waits for a later look, as with the kubelet, which then has no relist.
         """
         self._table = table
         self._runtime = runtime
@@ -141,6 +144,7 @@ class PodLooks:
         self._clock = clock
         self._limits = limits
         self._on_listed = on_listed
+        self._on_stepped = on_stepped
         self._on_relisted = on_relisted
         self._runtime_away = runtime_away
         self._back = trio.Event()  # the runtime answers again
@@ -311,6 +315,8 @@ class PodLooks:
         look.told = frozenset(events)
         self._log_exits(status, fresh)
         self._outbox.put(fresh)
+        if any(event.type in _STEPS for event in fresh):
+            self._on_stepped(uid)
         if look.again:
             # The cache now shows what is not committed. Should the next list show what is, it is no change
             # to the table, but it is one to the cache.
