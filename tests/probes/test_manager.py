@@ -20,7 +20,6 @@ from trio_kubelet.cri.errors import CRIError, Unavailable
 from trio_kubelet.observed.probes import ProbeKind, ProbeResult, ProbeUpdate
 from trio_kubelet.probes.manager import PARALLEL, ProbeManager
 from trio_kubelet.probes.metrics import ProbeMetrics
-from trio_kubelet.probes.results import UPDATES_CAPACITY
 from trio_kubelet.server.http.exposition import render
 
 Clock = trio.testing.MockClock
@@ -765,18 +764,6 @@ async def test_a_probe_that_cannot_be_run_waits_for_its_next_period(autojump_clo
         world.show(pod)
         assert await world.updates(35) == []
     assert len(world.events) == 4
-
-
-async def test_results_wait_for_a_reader_who_is_late(autojump_clock: Clock) -> None:
-    world = World()
-    uids = {f"p{number}" for number in range(UPDATES_CAPACITY + 50)}
-    async with world.running():
-        for uid in uids:
-            pod = world.pod(uid, readiness=probe())
-            world.manager.add_pod(pod)
-            world.show(pod, uid)
-        await trio.sleep(30)
-        assert {update.pod_uid for update in await world.updates(1)} == uids
 
 
 async def test_probes_that_are_due_together_wake_the_agent_seldom(autojump_clock: Clock) -> None:
