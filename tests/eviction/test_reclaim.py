@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.eviction.test_manager import World as Node
+from tests.eviction.world import World as Node
 from tests.images.test_garbage import Runtime
 from tests.images.test_garbage import World as Images
 from trio_kubelet.eviction.thresholds import Threshold

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import h11
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.slowness import within_cpu
 from trio_kubelet.api import v1
-from trio_kubelet.cri.doors import ExecResult
-from trio_kubelet.cri.errors import CRIError, DeadlineExceeded, ResourceExhausted, Unavailable
 from trio_kubelet.kube.certificates.files import PairFiles
 from trio_kubelet.kube.certificates.selfsigned_process import ensure_self_signed
 from trio_kubelet.net.http import (
@@ -26,17 +21,15 @@ from trio_kubelet.net.http import (
     MAX_HEAD,
     MAX_LOCATION,
     USER_AGENT,
-    HTTPResponse,
     _redirected,
     _server_name,
     _written,
     build_request,
     probe_http,
-    whole_answer,
 )
 from trio_kubelet.net.wire import head_fault
 from trio_kubelet.observed.probes import Outcome, Verdict
-from trio_kubelet.probes.runners import probe_tcp, run_probe
+from trio_kubelet.probes.runners import probe_tcp
 from trio_kubelet.server.http.messages import Hijack, Request, Response, text
 from trio_kubelet.server.http.serve import serve
 
@@ -476,74 +469,6 @@ async def test_a_closed_port_fails_with_gos_words() -> None:
     assert outcome == Outcome(Verdict.FAILURE, f'Get "http://127.0.0.1:{port}/": {refused}')
 
 
-async def test_a_probe_that_cannot_be_run_is_an_error_after_three_attempts() -> None:
-    probe = v1.Probe(http_get=v1.HTTPGetAction(port="nope"), timeout_seconds=1)
-
-    async def no_exec(*args: object) -> None:
-        raise AssertionError
-
-    outcome = await run_probe(probe, CONTAINER, "id", "10.0.0.1", no_exec)  # type: ignore[arg-type]
-    assert outcome.verdict is Verdict.UNKNOWN
-    assert outcome.error
-
-
-@pytest.mark.parametrize(
-    ("error", "attempts"),
-    [(Unavailable("the runtime is away"), 3), (ResourceExhausted("message larger than max"), 1)],
-)
-async def test_a_command_that_says_too_much_is_run_once(error: CRIError, attempts: int) -> None:
-    """It would say as much again at once; every other error may have passed."""
-    probe, ran = v1.Probe(exec=v1.ExecAction(command=["flood"])), list[str]()
-
-    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
-        ran.append(container_id)
-        raise error
-
-    outcome = await run_probe(probe, CONTAINER, "id", "", run)
-    assert (outcome.verdict, outcome.error, len(ran)) == (Verdict.UNKNOWN, str(error), attempts)
-
-
-async def test_a_command_is_run_with_the_plain_variables_of_the_container() -> None:
-    """Variables from elsewhere count as empty, unknown ones stay."""
-    field = v1.EnvVarSource(field_ref=v1.ObjectFieldSelector(field_path="metadata.name"))
-    env = [v1.EnvVar(name="PORT", value="80"), v1.EnvVar(name="POD", value_from=field)]
-    probe = v1.Probe(exec=v1.ExecAction(command=["check", "$(PORT)", "<$(POD)>", "$(NO)", "$$(PORT)"]))
-    ran: list[str] = []
-
-    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
-        ran.extend(command)
-        return ExecResult(b"", b"", 0)
-
-    outcome = await run_probe(probe, v1.Container(name="c", env=env), "id", "", run)
-    assert outcome.verdict is Verdict.SUCCESS
-    assert ran == ["check", "80", "<>", "$(NO)", "$(PORT)"]
-
-
-async def test_a_command_that_its_variables_make_too_long_is_not_run() -> None:
-    """A short manifest would fill the node's memory with it each second."""
-    probe = v1.Probe(exec=v1.ExecAction(command=["$(BIG)" * 10_000]))
-    big = v1.Container(name="c", env=[v1.EnvVar(name="BIG", value="x" * 100_000)])
-
-    async def run(*args: object) -> ExecResult:
-        raise AssertionError("it was run")
-
-    outcome = await run_probe(probe, big, "id", "", run)
-    assert outcome == Outcome(
-        Verdict.UNKNOWN, error="references to variables stand for more than 1048576 characters"
-    )
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(2, "2s"), (60, "1m0s"), (3605, "1h0m5s")])
-async def test_a_command_that_takes_too_long_fails(seconds: int, shown: str) -> None:
-    probe = v1.Probe(exec=v1.ExecAction(command=["sleep", "9"]), timeout_seconds=seconds)
-
-    async def run(container_id: str, command: Sequence[str], timeout: float, enough: int) -> ExecResult:
-        raise DeadlineExceeded("over", "ExecSync")
-
-    outcome = await run_probe(probe, CONTAINER, "id", "", run)
-    assert outcome == Outcome(Verdict.FAILURE, f'command timed out: "sleep 9" timed out after {shown}')
-
-
 @pytest.mark.parametrize("host", ["", ".example"])
 async def test_https_without_a_name_names_none(host: str, tmp_path: Path) -> None:
     """A pod on the node's network has no address where there is no API server."""
@@ -569,94 +494,3 @@ async def test_https_without_a_name_names_none(host: str, tmp_path: Path) -> Non
             assert (await probe_http(request, 5)).verdict is Verdict.SUCCESS
             assert names == [None]
         nursery.cancel_scope.cancel()
-
-
-# An answer that comes whole
-
-GO_SAYS = (
-    b"HTTP/1.1 200 OK\r\nX-Content-Type-Options: nosniff\r\nDate: Fri, 27 Nov 2026 10:00:00 GMT\r\n"
-    b"Content-Length: 2\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nok"
-)
-
-
-def by_h11(said: bytes) -> HTTPResponse | None:
-    """What h11 makes of an answer that has come so far; None if it is not over, or none."""
-    http = h11.Connection(h11.CLIENT)
-    http.send(h11.Request(method="GET", target="/", headers=[("Host", "a"), ("Connection", "close")]))
-    http.send(h11.EndOfMessage())
-    http.receive_data(said)
-    body = bytearray()
-    try:
-        head = http.next_event()
-        if not isinstance(head, h11.Response):
-            return None
-        while isinstance(event := http.next_event(), h11.Data):
-            body += event.data
-    except h11.RemoteProtocolError:
-        return None
-    if not isinstance(event, h11.EndOfMessage):
-        return None
-    return HTTPResponse(head.status_code, "", body[:MAX_BODY].decode("utf-8", "replace"))
-
-
-LINES = st.sampled_from(
-    [
-        *(
-            b"Server: x",
-            b"A:",
-            b"B:\t b \xe4 ",
-            b"X-Content-Length: 3",
-            b"Connection: close",
-            b"Location: /b",
-        ),
-        *(b"Transfer-Encoding: chunked", b"transfer-encoding: identity", b"Content-Length: 2"),
-        *(b"content-length:0", b"Content-Length: +2", b"Content-Length: 99999", b"Content-Length : 2"),
-        *(b" folded", b"no colon", b"\x00: a", b"A: \x00", b"A: \x7f", b"", b"Content-Length: 2, 2"),
-    ]
-)
-ANSWERS = st.builds(
-    lambda status, lines, end, body: status + b"".join(line + end for line in (b"", *lines, b"")) + body,
-    st.sampled_from(
-        [
-            *(b"HTTP/1.1 200 OK", b"HTTP/1.0 299", b"HTTP/1.1 204 None", b"HTTP/1.1 302 Found"),
-            *(b"HTTP/1.1 200 ", b"HTTP/1.1 100 Go on", b"HTTP/1.1 500 No", b"HTTP/1.1 2000 OK"),
-            *(b"HTTP/2.0 200 OK", b"http/1.1 200 OK"),
-        ]
-    ),
-    st.lists(LINES, max_size=4),
-    st.sampled_from([b"\r\n", b"\r\n", b"\n"]),
-    st.sampled_from([b"", b"o", b"ok", b"okay", b"\xff\xfe", b"2\r\nok\r\n0\r\n\r\n"]),
-)
-
-
-@given(ANSWERS | st.binary(max_size=60).map(lambda more: GO_SAYS[:-2] + more))
-def test_an_answer_in_one_piece_is_what_h11_makes_of_it(said: bytes) -> None:
-    found = whole_answer(said)
-    assert found is None or found == by_h11(said)
-
-
-@pytest.mark.parametrize(
-    ("said", "body"),
-    [
-        (GO_SAYS, "ok"),
-        (GO_SAYS + b" and more", "ok"),
-        (b"HTTP/1.0 299\r\ncontent-length:0\r\n\r\n", ""),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 12000\r\n\r\n" + b"x" * 12000, "x" * MAX_BODY),
-        (GO_SAYS[:-1], None),
-        (GO_SAYS.replace(b"200 OK", b"204 No Content"), None),
-        (GO_SAYS.replace(b"200 OK", b"302 Found"), None),
-        (GO_SAYS.replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"), None),
-        (GO_SAYS.replace(b"Connection", b"Content-Length: 2\r\nConnection"), None),
-        (b"", None),
-    ],
-)
-def test_which_answers_are_taken_in_one_piece(said: bytes, body: str | None) -> None:
-    found = whole_answer(said)
-    assert (found.body if found is not None else None) == body
-    assert found is None or found == by_h11(said)
-
-
-def test_a_head_without_an_end_takes_no_longer_than_others() -> None:
-    for _ in within_cpu(2):
-        for line in (b"A: b\r\n", b"Content-Length: 1\r\n", b"A" * 7 + b":"):
-            assert whole_answer(b"HTTP/1.1 200 OK\r\n" + line * (2**20 // len(line))) is None
