@@ -107,6 +107,30 @@ def test_a_pod_that_may_not_restart_still_tries_for_its_first_containers() -> No
     assert (actions.create_sandbox, actions.containers_to_start) == (True, [0])
 
 
+def test_a_pod_that_may_not_restart_goes_on_where_its_sandbox_died_too_early() -> None:
+    """As when the node reboots while images are pulled (kubernetes/kubernetes 118321)."""
+    dead = (sandbox(ready=False),)
+    created = decide(pod(policy="Never"), status(seen("web", "created"), sandboxes=dead))
+    assert (created.create_sandbox, created.containers_to_start) == (True, [0])
+    two = pod(container("a"), container("b"), policy="Never")
+    for state in ("running", "exited", "unknown"):
+        rest = decide(two, status(seen("a", state), seen("b", "created"), sandboxes=dead))
+        assert (rest.create_sandbox, rest.containers_to_start) == (True, [1])
+        over = decide(two, status(seen("a", state), seen("b", state), sandboxes=dead))
+        assert (over.kill_pod, over.create_sandbox) == (True, False)
+    initialised = pod(init=(container("i"),), policy="Never")
+    for state, code, begins in (
+        ("created", 0, True),
+        ("exited", 0, True),
+        ("exited", 1, False),
+        ("running", 0, False),
+        ("unknown", 0, False),
+    ):
+        again = decide(initialised, status(seen("i", state, code), sandboxes=dead))
+        assert again.init_containers_to_start == ([0] if begins else [])
+        assert again.create_sandbox is begins
+
+
 def test_a_new_sandbox_leaves_out_what_succeeded() -> None:
     observed = status(seen("a", "exited", 0), seen("b", "exited", 1), sandboxes=(sandbox(ready=False),))
     actions = decide(pod(container("a"), container("b"), policy="OnFailure"), observed)

@@ -16,8 +16,8 @@ import msgspec
 from trio_kubelet.api import v1
 from trio_kubelet.observed.probes import ProbeReadings, ProbeResult
 from trio_kubelet.observed.types import ContainerState, ContainerStatus, PodStatus
-from trio_kubelet.podinfo.restarts import NEVER, asks_for_all, restarts_after_kill, should_start
-from trio_kubelet.runtime.init_actions import plan_init_containers
+from trio_kubelet.podinfo.restarts import asks_for_all, restarts_after_kill, should_start
+from trio_kubelet.runtime.init_actions import init_container_failed, plan_init_containers
 from trio_kubelet.runtime.plan import ContainerToReset, KillReason, PodActions, pod_sandbox_changed
 from trio_kubelet.runtime.resize import Resources, plan_resize
 
@@ -80,20 +80,20 @@ def compute_pod_actions(pod: v1.Pod, seen: Observed) -> PodActions:
 
 
 def _plan_new_sandbox(pod: v1.Pod, status: PodStatus, actions: PodActions) -> None:
-    """Everything of the pod starts anew in a new sandbox, unless the pod is done."""
-    containers = pod.spec.containers or []
-    if pod.spec.restart_policy == NEVER and actions.attempt != 0 and status.containers:
-        # It ran and is not to run again. A pod none of whose containers was ever created may still try.
-        actions.create_sandbox = False
-        return
+    """Everything of the pod starts anew in a new sandbox, unless the pod is done.
+
+    That of a pod which is not to restart, too, as long as one of its containers has not run yet. (Once there
+    was any, a kubelet leaves the pod pending for ever, kubernetes/kubernetes 118321.)
+    """
+    init, containers = pod.spec.init_containers or [], pod.spec.containers or []
     to_start = [index for index, container in enumerate(containers) if _starts_anew(pod, container, status)]
-    if not to_start:  # all are over, or there are none: a sandbox would be ended and made anew for ever
+    # All are over, or there are none: a sandbox would be ended and made anew for ever.
+    if not to_start or not all(_has_not_failed(pod, container, status) for container in init):
         actions.create_sandbox = False
-        return
-    if pod.spec.init_containers:
+    elif init:
         actions.init_containers_to_start = [0]
-        return
-    actions.containers_to_start = to_start
+    else:
+        actions.containers_to_start = to_start
 
 
 def _starts_anew(pod: v1.Pod, container: v1.Container, status: PodStatus) -> bool:
@@ -103,9 +103,17 @@ def _starts_anew(pod: v1.Pod, container: v1.Container, status: PodStatus) -> boo
     The API server then takes no status of the pod any more: what has ended for good may not run there.)
     """
     newest = status.container_status(container.name)
-    if newest is not None and newest.state is ContainerState.RUNNING:
+    if newest is not None and newest.state in (ContainerState.RUNNING, ContainerState.UNKNOWN):
         return restarts_after_kill(pod, container)
     return should_start(pod, container, status)
+
+
+def _has_not_failed(pod: v1.Pod, container: v1.Container, status: PodStatus) -> bool:
+    """Whether an init container has ended well, or may be begun in the new sandbox."""
+    newest = status.container_status(container.name)
+    if newest is None or newest.state is not ContainerState.EXITED or init_container_failed(newest):
+        return _starts_anew(pod, container, status)
+    return True
 
 
 def _plan_container(pod: v1.Pod, index: int, seen: Observed, actions: PodActions) -> bool:
