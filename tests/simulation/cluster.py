@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,32 @@ import trio
 
 from tests.kube.apiserver import APIServer
 from tests.kube.door import SimulatedDoor
-from tests.kube.store import Change, Refused, Selector, Store
+from tests.kube.store import Change, Refused, Selector, Store, copied
 from tests.simulation.life import Life
 from tests.simulation.world import IMAGE, NODE, PROBES, Node, Task
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import regular_containers
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.kube.client import KubeClient
 from trio_kubelet.kube.errors import APIError, APIUnavailable
 from trio_kubelet.kube.recovery import Recovery
 from trio_kubelet.node_agent import NodeAgent
+from trio_kubelet.podinfo.amounts import amounts, whole
+from trio_kubelet.podinfo.restarts import ALWAYS, should_restart_after
 from trio_kubelet.podinfo.updates import API_SOURCE, is_mirror
 from trio_kubelet.pods.doors import NoCluster
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.pods.mirrors import MirrorPods
 from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.status.conditions import DISRUPTION_TARGET
 from trio_kubelet.pods.status.writer import StatusWriter
+from trio_kubelet.sim.records import Container
 from trio_kubelet.sources.apiserver import APISource
 from trio_kubelet.sources.podconfig import PodConfig
 
 HOST_IP = "192.0.2.2"
+EPHEMERAL = "debugger"
+OTHER_IMAGE = "localhost/busybox:2"
 
 
 class Joined(NoCluster):
@@ -49,7 +57,7 @@ class ClusterNode(Node):
 
     def __init__(self, seed: int, base: Path) -> None:
         super().__init__(seed, base)
-        self.server = APIServer(Store(self.clock, random.Random(seed)), self.clock)
+        self.server = APIServer(Store(self.clock, random.Random(f"{seed} of the store")), self.clock)
         self.store = self.server.store
         self.store.create("nodes", "", {"metadata": {"name": NODE}})
         self.store.on_change = self._watch_phases
@@ -86,10 +94,26 @@ class ClusterNode(Node):
     # What is desired
 
     def create(
-        self, name: str, containers: int, grace: int, restart: str, *, readiness: bool = False
+        self,
+        name: str,
+        containers: int,
+        grace: int,
+        restart: str,
+        *,
+        readiness: bool = False,
+        before: Sequence[str] = (),
+        script: str = "serve",
+        deadline: int | None = None,
     ) -> None:
-        """A pod of the API server; `readiness`: its containers have such a probe."""
-        each: dict[str, Any] = {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["serve"]}
+        """A pod of the API server; `readiness`: its containers have such a probe; `before`: what runs before
+        them, "init" or "sidecar"; `script`: what they do; `deadline`: its active deadline, in seconds.
+        """
+        each: dict[str, Any] = {"image": IMAGE, "imagePullPolicy": "IfNotPresent"}
+        kinds = {
+            "init": {**each, "command": ["sleep", "2"]},
+            "sidecar": {**each, "command": ["serve"], "restartPolicy": "Always"},
+        }
+        each["command"] = ["sh", "-c", script]
         if readiness:
             each["readinessProbe"] = msgspec.to_builtins(PROBES["readiness"])
         pod = {
@@ -100,6 +124,10 @@ class ClusterNode(Node):
                 "terminationGracePeriodSeconds": grace,
                 "enableServiceLinks": True,
                 "securityContext": {},
+                "activeDeadlineSeconds": deadline,
+                "initContainers": [
+                    {"name": f"{kind}{number}", **kinds[kind]} for number, kind in enumerate(before)
+                ],
                 "containers": [{"name": f"c{number}", **each} for number in range(containers)],
             },
         }
@@ -112,6 +140,14 @@ class ClusterNode(Node):
     def api_pods(self) -> list[v1.Pod]:
         """Those that are no mirrors."""
         return [pod for pod in self.on_server() if not is_mirror(pod)]
+
+    def change(self, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Somebody edits the spec of a pod of the API server."""
+        pod = copied(self.store.get("pods", "default", name))
+        pod["metadata"]["generation"] += 1
+        change(pod["spec"])
+        patch = {"metadata": {"generation": pod["metadata"]["generation"]}, "spec": pod["spec"]}
+        self.store.patch("pods", "default", name, patch, strategic=False)
 
     def desired_by_uid(self) -> dict[str, v1.Pod]:
         wanted = super().desired_by_uid()
@@ -128,15 +164,51 @@ class ClusterNode(Node):
             if is_terminal_phase(before) and after != before:
                 self.revived.append(f"{change.new['metadata']['name']}: {before}, then {after}")
 
+    def may_end(self, container: Container) -> bool:
+        """Of a pod that is not to run for ever, or a container that has another image by now."""
+        pod = self.desired_by_uid()[self.uid_of(container)]
+        images = {c.name: c.image for c in regular_containers(pod.spec)}
+        name = container.config.metadata.name
+        has_changed = images.get(name) not in (None, container.config.image.user_specified_image)
+        return has_changed or pod.spec.restart_policy != ALWAYS
+
     def unmet(self) -> list[str]:
-        """The directory of a pod that is over stays for as long as the API server has the pod."""
-        kept = {f"left of {uid}: dirs" for uid in self._over()}
-        return [problem for problem in super().unmet() if problem not in kept]
+        """The directory of a pod that is over stays for as long as the API server has the pod; what ended for
+        good does not run, and ephemeral containers may.
+        """
+        fine = {f"left of {uid}: dirs" for uid in self._over()}
+        pods = self.desired_by_uid()
+        for container in self.runtime.containers.values():
+            uid, name = self.uid_of(container), container.config.metadata.name
+            if (pod := pods.get(uid)) is None:
+                continue
+            if name.startswith(EPHEMERAL):
+                fine.add(f"should not run: {(uid, name)}")
+            for each in pod.spec.containers or ():
+                ended = each.name == name and container.state == cri.CONTAINER_EXITED
+                if ended and not should_restart_after(pod, each, container.exit_code):
+                    fine.add(f"not running: {(uid, name)}")
+        problems = [problem for problem in super().unmet() if problem not in fine]
+        return problems + self._wrongly_limited(pods)
+
+    def _wrongly_limited(self, pods: Mapping[str, v1.Pod]) -> list[str]:
+        """Containers that have not what they ask for."""
+        problems = []
+        for container in self.running_containers():
+            uid, name = self.uid_of(container), container.config.metadata.name
+            for each in pods[uid].spec.containers or () if uid in pods else ():
+                memory = whole(amounts(each.resources.limits).get("memory", 0))
+                if each.name == name and container.config.linux.resources.memory_limit_in_bytes != memory:
+                    problems.append(f"has not what it asks for: {(uid, name)}")
+        return problems
 
     def told(self) -> list[str]:
-        """Statuses of pods that are over are looked at in `misreported` alone."""
-        over = self._over()
-        return [problem for problem in super().told() if problem.partition(":")[0] not in over]
+        """Statuses of pods that are over, or may have containers that are, are looked at in `misreported`
+        alone.
+        """
+        pods = self.api_pods()
+        others = self._over() | {pod.metadata.uid for pod in pods if pod.spec.restart_policy != ALWAYS}
+        return [problem for problem in super().told() if problem.partition(":")[0] not in others]
 
     def _over(self) -> set[str]:
         return {pod.metadata.uid for pod in self.api_pods() if is_terminal_phase(pod.status.phase)}
@@ -173,8 +245,14 @@ async def _heartbeats(client: KubeClient) -> None:
 
 
 def _own(status: v1.PodStatus) -> v1.PodStatus:
-    """What the node answers for; the store leaves an emptied list where a server has none."""
-    kept = [c for c in status.conditions or () if not c.type.startswith("example.com/")]
+    """What the node answers for; the store leaves an emptied list where a server has none. Of a disruption
+    the moment counts at which it was written.
+    """
+    kept = [
+        msgspec.structs.replace(c, last_transition_time="") if c.type == DISRUPTION_TARGET else c
+        for c in status.conditions or ()
+        if not c.type.startswith("example.com/")
+    ]
     ips = (status.pod_ips or None, status.host_ips or None)
     conditions = sorted(kept, key=lambda c: c.type)
     return msgspec.structs.replace(status, conditions=conditions, pod_ips=ips[0], host_ips=ips[1])
@@ -196,6 +274,11 @@ class ClusterLife(Life):
             (1, self._meddle),
             (1, self._server_goes),
             (1, self._watches_break),
+            (2, self._resize),
+            (1, self._debug),
+            (1, self._change_image),
+            (0.3, self._history_is_lost),
+            (0.3, self._server_goes_back),
         ]
 
     @property
@@ -207,8 +290,18 @@ class ClusterLife(Life):
         name = f"api{self.random.randrange(12)}"
         if name not in self._names:
             restart = self.random.choice(("Always", "Always", "OnFailure", "Never"))
-            grace = self.random.choice((1, 2, 30))
-            self.node.create(name, self.random.randint(1, 3) if restart == "Always" else 1, grace, restart)
+            ends = restart != "Always" and self.random.random() < 0.5
+            code = self.random.choice((0, 3)) if restart == "Never" else 0
+            self.node.create(
+                name,
+                self.random.randint(1, 3),
+                self.random.choice((1, 2, 30)),
+                restart,
+                readiness=self.random.random() < 0.3,
+                before=[kind for kind in ("sidecar", "init") if self.random.random() < 0.2],
+                script=f"sleep {self.random.choice((0, 5, 20))}; exit {code}" if ends else "serve",
+                deadline=self.random.choice((None, None, 30)) if restart != "Always" else None,
+            )
 
     async def _delete(self, **options: Any) -> str:
         await trio.lowlevel.checkpoint()
@@ -219,7 +312,8 @@ class ClusterLife(Life):
         return name
 
     async def _delete_with_grace(self) -> None:
-        await self._delete()
+        """With that of the pod, or less; one that is being deleted has less of it then."""
+        await self._delete(**self.random.choice(({}, {"gracePeriodSeconds": 1})))
 
     async def _delete_by_force(self) -> None:
         await self._delete(gracePeriodSeconds=0)
@@ -227,6 +321,38 @@ class ClusterLife(Life):
     async def _replace_by_force(self) -> None:
         if name := await self._delete(gracePeriodSeconds=0):
             self.node.create(name, 1, 2, "Always")
+
+    async def _change(self, change: Callable[[dict[str, Any]], None]) -> None:
+        await trio.lowlevel.checkpoint()
+        pods = [pod for pod in self.node.api_pods() if pod.metadata.deletion_timestamp is None]
+        if names := sorted(pod.metadata.name for pod in pods):
+            self.node.change(self.random.choice(names), change)
+
+    async def _resize(self) -> None:
+        amounts = {
+            "cpu": self.random.choice(("100m", "200m")),
+            "memory": self.random.choice(("64Mi", "65Mi")),
+        }
+
+        def resize(spec: dict[str, Any]) -> None:
+            for container in spec["containers"]:
+                container["resources"] = {"requests": amounts, "limits": amounts}
+
+        await self._change(resize)
+
+    async def _debug(self) -> None:
+        def debug(spec: dict[str, Any]) -> None:
+            there = spec.setdefault("ephemeralContainers", [])
+            what = {"image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["serve"]}
+            there.append({"name": f"{EPHEMERAL}{len(there)}", **what})
+
+        await self._change(debug)
+
+    async def _change_image(self) -> None:
+        def change(spec: dict[str, Any]) -> None:
+            self.random.choice(spec["containers"])["image"] = self.random.choice((IMAGE, OTHER_IMAGE))
+
+        await self._change(change)
 
     async def _delete_mirror(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -260,7 +386,7 @@ class ClusterLife(Life):
             case "lose":
                 server.lose_answers = True
             case "refuse":
-                codes = (409, 429, 500, 503)
+                codes = (403, 404, 409, 429, 500, 503)
 
                 def refuse(request: object) -> Refused | None:
                     code = self.random.choice(codes)
@@ -277,6 +403,23 @@ class ClusterLife(Life):
     async def _watches_break(self) -> None:
         await trio.lowlevel.checkpoint()
         self.random.choice((self.node.server.break_watches, self.node.server.end_watches))()
+
+    async def _history_is_lost(self) -> None:
+        """Watches cannot go on where they were."""
+        await trio.lowlevel.checkpoint()
+        self.node.store.compact()
+        self.node.server.break_watches()
+
+    async def _server_goes_back(self) -> None:
+        """To a backup from before what happens now. Pods that were deleted since then are there again."""
+        backup = self.node.store.backup()
+        self.node.store.advance(1000)  # others write, too
+        for _ in range(self.random.randint(1, 4)):
+            await trio.sleep(self.random.expovariate(1 / 5))
+            await self.random.choice((self._create, self._delete_with_grace, self._replace_by_force))()
+        self.watcher.excused.update(self.node.runtime.containers)
+        self.node.store.restore(backup)
+        self.node.server.break_watches()
 
     def calm_server(self) -> None:
         server = self.node.server

@@ -7,12 +7,14 @@ the runtime, what sources want and what the node keeps on disk live on.
 
 from __future__ import annotations
 
+import math
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -21,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.pods.admit_all import AdmitAll
 from trio_kubelet.api import v1
+from trio_kubelet.api.containers import ends, regular_containers
 from trio_kubelet.common.clock import NANOSECONDS, TrioClock
 from trio_kubelet.cri import deadlines
 from trio_kubelet.cri.errors import Unavailable
@@ -30,8 +33,10 @@ from trio_kubelet.node.runtime_health import RuntimeHealth
 from trio_kubelet.node_agent import AgentSettings, NodeAgent
 from trio_kubelet.observed.types import ContainerState, PodLifecycleEvent, PodLifecycleEventType
 from trio_kubelet.podinfo.context import ContainerInputs, NodeContext
+from trio_kubelet.podinfo.doors import ConfigError
 from trio_kubelet.podinfo.recorder import EventRecorder
 from trio_kubelet.podinfo.updates import CONFIG_HASH_ANNOTATION, FILE_SOURCE, PodOperation, PodUpdate
+from trio_kubelet.pods.doors import CgroupError, NothingPlugged
 from trio_kubelet.pods.manager import PodManager
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.resources import container_resources
@@ -45,6 +50,7 @@ from trio_kubelet.sim.records import Container
 from trio_kubelet.sim.runtime import SimRuntime
 from trio_kubelet.sim.service import SimService
 from trio_kubelet.sources.podconfig import PodConfig
+from trio_kubelet.volumes.errors import VolumeError
 
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -61,6 +67,32 @@ PROBES = {
 }
 for _name, _probe in PROBES.items():
     _probe.exec = v1.ExecAction(command=["probe", _name])
+
+HOOK_TAKES = 1.0  # seconds
+HOOKS = v1.Lifecycle(
+    post_start=v1.LifecycleHandler(exec=v1.ExecAction(command=["hook", "postStart"])),
+    pre_stop=v1.LifecycleHandler(exec=v1.ExecAction(command=["hook", "preStop"])),
+)
+
+
+class WallClock(TrioClock):
+    """One that is set now and then."""
+
+    def __init__(self, epoch_ns: int) -> None:
+        super().__init__(epoch_ns)
+        self.ahead_ns = 0
+
+    def now_ns(self) -> int:
+        return super().now_ns() + self.ahead_ns
+
+
+class Hook(NamedTuple):
+    """A hook that was run."""
+
+    container: str  # its id
+    kind: str
+    agent: int
+    at: float
 
 
 class CutOff(SimCaller):
@@ -95,6 +127,8 @@ class MemoryConfigs:
     async def container_config(
         self, pod: v1.Pod, container: v1.Container, request: ContainerRequest
     ) -> cri.ContainerConfig:
+        logs = os.path.join(sandbox_config(pod, self._node, 0).log_directory, container.name)
+        os.makedirs(logs, exist_ok=True)
         inputs = ContainerInputs(image_ref=request.image_ref, restart_count=request.restart_count or 0)
         return container_config(pod, container, self._node, inputs)
 
@@ -103,35 +137,66 @@ class MemoryConfigs:
 
 
 class MemoryKeep:
-    """What a node keeps of its pods, as a set of UIDs: stands for volumes, cgroups and directories."""
+    """What a node keeps of its pods, as a set of UIDs: stands for volumes, cgroups and directories.
 
-    def __init__(self) -> None:
+    On a bad day of the runtime its disks and drivers have one, too: `error` is what is raised then.
+    """
+
+    def __init__(self, node: Node, error: type[Exception]) -> None:
         self.kept: set[str] = set()
+        self.robbed: list[str] = []  # pods that lost it while a container of theirs ran
+        self._node = node
+        self._error = error
 
     async def set_up(self, pod: v1.Pod) -> None:
-        await trio.lowlevel.checkpoint()
         self.kept.add(pod.metadata.uid)
+        await self._takes_a_while()
 
     make = set_up
 
     async def ensure(self, pod: v1.Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
-        await trio.lowlevel.checkpoint()
         if running and pod.metadata.uid not in self.kept:
+            await trio.lowlevel.checkpoint()
             return False
-        self.kept.add(pod.metadata.uid)
+        await self.set_up(pod)
         return True
 
     async def remove(self, uid: str) -> None:
-        await trio.lowlevel.checkpoint()
+        if any(self._node.uid_of(container) == uid for container in self._node.running_containers()):
+            self.robbed.append(uid)
+        await self._takes_a_while()
         self.kept.discard(uid)
 
     tear_down = remove
 
     async def pods(self) -> Collection[str]:
+        await trio.lowlevel.checkpoint()
         return tuple(self.kept)
 
     async def update_classes(self, pods: Iterable[v1.Pod], *, all_known: bool = True) -> None:
         await trio.lowlevel.checkpoint()
+
+    async def _takes_a_while(self) -> None:
+        random = self._node.random
+        await trio.lowlevel.checkpoint()
+        if self._node.service.faults.script and random.random() < 0.1:
+            await trio.sleep(random.choice((0.1, 1, 10, 150)))
+            if random.random() < 0.5:
+                raise self._error("a bad day")
+
+
+class MemoryClaims(NothingPlugged):
+    """What pods claim of drivers, which find out by themselves what is left of those without a worker."""
+
+    def __init__(self, node: Node) -> None:
+        self._keep = MemoryKeep(node, ConfigError)
+        self.robbed = self._keep.robbed
+
+    async def prepare(self, pod: v1.Pod) -> None:
+        await self._keep.set_up(pod)
+
+    async def unprepare(self, pod: v1.Pod) -> None:
+        await self._keep.remove(pod.metadata.uid)
 
 
 class Node:
@@ -139,13 +204,15 @@ class Node:
 
     def __init__(self, seed: int, base: Path) -> None:
         self.random = random.Random(seed)
-        self.clock = TrioClock(EPOCH_NS)
+        self.clock = WallClock(EPOCH_NS)
         self.service = SimService(
             SimRuntime(seed, preload=(IMAGE,)),
             self.clock,
             faults=Faults(seed=seed),
-            exec_script=self._probed,
+            exec_script=self._executed,
+            write_logs=True,
         )
+        self.hooks: list[Hook] = []
         self.ill: set[str] = set()  # containers whose liveness probe fails
         self.on_call: Callable[[str], None] = lambda method: None  # each answered CRI call
         self.on_story: Callable[[], None] = lambda: None  # each decision about a pod
@@ -156,7 +223,8 @@ class Node:
             pod_logs_dir=str(base / "pods"), container_logs_dir=str(base / "containers")
         )
         (base / "containers").mkdir(exist_ok=True)
-        self.volumes, self.cgroups, self.directories = MemoryKeep(), MemoryKeep(), MemoryKeep()
+        self.volumes, self.cgroups = MemoryKeep(self, VolumeError), MemoryKeep(self, CgroupError)
+        self.directories, self.claims = MemoryKeep(self, OSError), MemoryClaims(self)
         self.desired: dict[str, v1.Pod] = {}  # by name
         self.versions = 0
         self.agent: NodeAgent | None = None
@@ -172,10 +240,22 @@ class Node:
 
     # What is desired
 
-    def want(self, name: str, containers: int, *, grace: int = 2, probes: Collection[str] = ()) -> v1.Pod:
+    def want(
+        self,
+        name: str,
+        containers: int,
+        *,
+        grace: int = 2,
+        probes: Collection[str] = (),
+        before: Sequence[str] = (),
+        hooks: bool = False,
+        term_seconds: float = 0.0,
+    ) -> v1.Pod:
         """A static pod of that name is desired from the next `publish` on, as a new version.
 
-        Its containers run until they are ended. `probes`: names in `PROBES` that they have.
+        Its containers run until they are ended, for which they take `term_seconds`. `probes`: names in
+        `PROBES` that they have; `before`: what runs before them, "init" or "sidecar"; `hooks`: whether they
+        have `HOOKS`.
         """
         self.versions += 1
         uid = f"{name}-v{self.versions}"
@@ -185,6 +265,17 @@ class Node:
             enable_service_links=True,
             security_context=v1.PodSecurityContext(),
             termination_grace_period_seconds=grace,
+            init_containers=[
+                v1.Container(
+                    name=f"{kind}{number}",
+                    image=IMAGE,
+                    image_pull_policy="IfNotPresent",
+                    command=["serve"] if kind == "sidecar" else ["sleep", "2"],
+                    termination_message_path="/dev/termination-log",
+                    restart_policy="Always" if kind == "sidecar" else None,
+                )
+                for number, kind in enumerate(before)
+            ],
             containers=[
                 v1.Container(
                     name=f"c{number}",
@@ -192,6 +283,7 @@ class Node:
                     image_pull_policy="IfNotPresent",
                     command=["serve", SLOWLY] if "startup" in probes else ["serve"],
                     termination_message_path="/dev/termination-log",
+                    lifecycle=HOOKS if hooks else None,
                     startup_probe=PROBES["startup"] if "startup" in probes else None,
                     liveness_probe=PROBES["liveness"] if "liveness" in probes else None,
                     readiness_probe=PROBES["readiness"] if "readiness" in probes else None,
@@ -203,15 +295,18 @@ class Node:
             name=f"{name}-{NODE}",
             namespace="default",
             uid=uid,
-            annotations={CONFIG_HASH_ANNOTATION: uid},
+            annotations={CONFIG_HASH_ANNOTATION: uid, "sim/term-seconds": str(term_seconds)},
         )
         self.desired[name] = v1.Pod(metadata=metadata, spec=spec, status=v1.PodStatus(phase="Pending"))
         return self.desired[name]
 
-    def _probed(self, container: Container, command: Sequence[str]) -> ExecOutcome:
-        """What a probe of that container finds."""
+    def _executed(self, container: Container, command: Sequence[str]) -> ExecOutcome:
+        """What a probe of that container finds, or how long its hook takes."""
+        if command[0] == "hook":
+            self.hooks.append(Hook(container.id, command[1], self.agent_starts, trio.current_time()))
+            return ExecOutcome(seconds=HOOK_TAKES)
         age = (self.clock.now_ns() - container.started_ns) / NANOSECONDS
-        starting = SLOWLY in container.config.command and age < STARTING
+        starting = SLOWLY in container.config.command and 0 <= age < STARTING
         failed = starting or (command[-1] == "liveness" and container.id in self.ill)
         return ExecOutcome(exit_code=1 if failed else 0)
 
@@ -260,6 +355,7 @@ class Node:
             volumes=self.volumes,
             cgroups=self.cgroups,
             directories=self.directories,
+            plugged=self.claims,
             sources=sources,
             admitter=AdmitAll(),
             recorder=recorder,
@@ -318,9 +414,9 @@ class Node:
     def uid_of(self, container: Container) -> str:
         return container.config.labels["io.kubernetes.pod.uid"]
 
-    def should_run(self, uid: str) -> bool:
-        """Whether a source wants the pod."""
-        return uid in self.desired_by_uid()
+    def may_end(self, container: Container) -> bool:
+        """Whether a container of a wanted pod may be ended, or end by itself."""
+        return False
 
     def has_liveness(self, container: Container) -> bool:
         """Whether it is a container of a wanted pod that has a liveness probe."""
@@ -336,7 +432,10 @@ class Node:
     def unmet(self) -> list[str]:
         """How what runs differs from what is desired; empty when all is as it should be."""
         wanted = {
-            (uid, c.name) for uid, pod in self.desired_by_uid().items() for c in pod.spec.containers or ()
+            (uid, c.name)
+            for uid, pod in self.desired_by_uid().items()
+            for c in regular_containers(pod.spec)
+            if not ends(pod.spec, c)
         }
         have = [(self.uid_of(c), c.config.metadata.name) for c in self.running_containers()]
         ready = {
@@ -348,6 +447,20 @@ class Node:
         problems += [f"sandbox should not be: {uid}" for uid in ready - self.desired_by_uid().keys()]
         for name, keep in (("volumes", self.volumes), ("cgroups", self.cgroups), ("dirs", self.directories)):
             problems += [f"left of {uid}: {name}" for uid in keep.kept - self.desired_by_uid().keys()]
+        return problems
+
+    def forbidden(self) -> list[str]:
+        """What must never have happened."""
+        keeps = (self.volumes, self.cgroups, self.directories, self.claims)
+        problems = [f"taken from {uid} while it ran" for keep in keeps for uid in keep.robbed]
+        ended: dict[tuple[str, str, int], float] = {}
+        for hook in self.hooks:
+            # One before the end that was broken off is run again, also by the next agent.
+            before_end = hook.kind == "preStop"
+            key = (hook.container, hook.kind, hook.agent if before_end else 0)
+            if hook.at >= ended.get(key, math.inf):
+                problems.append(f"hook is run again: {hook}")
+            ended[key] = hook.at + (HOOK_TAKES if before_end else 0.0)
         return problems
 
     def told(self) -> list[str]:

@@ -91,6 +91,10 @@ class SimRuntime:
             if container is not None and container.state == cri.CONTAINER_RUNNING:
                 self._end(container, due, code, reason)
 
+    def clock_was_set(self, by_ns: int) -> None:
+        """The wall clock was set forward, or back, by so much; what is planned comes when it would have."""
+        self._due = [(due + by_ns, number, id, code, reason) for due, number, id, code, reason in self._due]
+
     def _plan_end(self, container: Container, due_ns: int, code: int, reason: str = "") -> None:
         self._planned += 1
         heapq.heappush(self._due, (due_ns, self._planned, container.id, code, reason))
