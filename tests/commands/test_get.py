@@ -283,6 +283,17 @@ def test_an_empty_form_is_the_table(agent: Path, capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().out.split()[:2] == ["NAMESPACE", "NAME"]
 
 
+def test_a_watch_of_a_pod_that_is_not_there(
+    agent: Path, capsys: pytest.CaptureFixture[str], passing_seconds: list[object]
+) -> None:
+    passing_seconds += [POD, POD]
+    assert run(agent, "get", "pods", "web", "nope", "-w") == 1
+    assert capsys.readouterr() == ("", "trio-kubelet: there is no pod 'nope' on this node\n")
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "get", "pods", "web", "nope", "-w", "--ignore-not-found")
+    assert "web" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["get", "pods", "-w"], ["get", "events", "-w", "-o", "name"]])
 def test_ctrl_c_ends_a_watch_as_it_ends_others(agent: Path, words: list[str]) -> None:
     EVENTS[:] = [an_event(1)]

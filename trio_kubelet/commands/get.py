@@ -142,12 +142,16 @@ def _print_tables(found: Sequence[tuple[argparse.Namespace, Sequence[Json]]]) ->
 
 
 def _watch(options: argparse.Namespace, socket_path: str) -> None:
+    """From what is there now; what goes may come again, but what never was is not waited for."""
     shown: Sequence[object] = []
+    things, missing = _kind(options).find(options, socket_path)
+    if missing and not options.ignore_not_found:
+        raise missing
     while True:
-        things, _ = _kind(options).find(options, socket_path)
         if things:
             shown = _print_news(options, things, shown)
         time.sleep(WATCH_PERIOD)
+        things, _ = _kind(options).find(options, socket_path)
 
 
 def _watch_events(options: argparse.Namespace, socket_path: str) -> None:
