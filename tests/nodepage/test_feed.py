@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from trio_kubelet.cri.caller import CallMetrics
 from trio_kubelet.grpc.errors import Code
 from trio_kubelet.kube.metrics import RequestMetrics
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
-from trio_kubelet.nodepage.doors import Use
+from trio_kubelet.nodepage.doors import LogTail, Use
 from trio_kubelet.nodepage.feed import Feed, Reader
 from trio_kubelet.nodepage.rows import PodFacts, Work
 from trio_kubelet.nodepage.session import BadMessage, Session
@@ -61,6 +61,22 @@ class Client:
 
     def leave(self) -> None:
         self._asked.close()
+
+
+class Stuck(FakeNode):
+    """On which use cannot be measured, and no log read, for the time being."""
+
+    def __init__(self, pods: int) -> None:
+        super().__init__(pods)
+        self.goes_on = trio.Event()
+
+    async def use(self, uids: Sequence[str]) -> dict[str, dict[str, Use]]:
+        await self.goes_on.wait()
+        return await super().use(uids)
+
+    async def log_tail(self, uid: str, container: str, previous: bool, before: LogTail | None) -> LogTail:
+        await self.goes_on.wait()
+        return await super().log_tail(uid, container, previous, before)
 
 
 @asynccontextmanager
@@ -268,6 +284,21 @@ async def test_only_pods_in_view_are_measured(autojump_clock: MockClock) -> None
         await client.ask(see=[f"uid-{number}" for number in range(5000)])
         await trio.sleep(6)
         assert max(map(len, node.asked_use)) <= 80
+
+
+async def test_use_that_cannot_be_measured_holds_up_nothing(autojump_clock: MockClock) -> None:
+    """A page without a word for 15 seconds takes the node for silent."""
+    node = Stuck(2)
+    async with feeding(node) as (feed, nursery):
+        client = await reader(feed, nursery)
+        await client.ask(see=["uid-pod-001"])
+        began = trio.current_time()
+        for _ in range(10):
+            assert (await client.until("points"))["points"]
+        assert trio.current_time() - began < 40
+        node.used = {"main": Use(12, 4096)}
+        node.goes_on.set()
+        assert (await client.until("use"))["use"] == {"uid-pod-001": {"main": {"cpu": 12, "memory": 4096}}}
 
 
 async def test_where_a_reader_compares_all_pods_all_are_measured(autojump_clock: MockClock) -> None:

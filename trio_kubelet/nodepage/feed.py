@@ -37,6 +37,8 @@ LOOK: Final = 10.0
 """Seconds between two looks at rounds under way, and at all pods."""
 BEAT: Final = 2.5
 IDLE_BEAT: Final = 10.0
+PATIENCE: Final = 1.0
+"""Seconds that a point waits for what pods use: it tells readers, too, that the node is there."""
 LINGER: Final = 60.0
 """Seconds for which it goes on when the last reader has left."""
 
@@ -69,6 +71,9 @@ class Feed:
         self._begun = trio.Event()  # set while they are
         self._joining = trio.Lock()
         self._rest = 0  # beats until use is measured
+        self._used: dict[str, dict[str, Use]] = {}  # and not told yet
+        self._measured = trio.Event()  # set while nothing is being measured
+        self._measured.set()
         node.on_change(self._changed)
 
     def event(self, event: Any) -> None:
@@ -183,15 +188,25 @@ class Feed:
 
     async def _beat(self) -> None:
         """A point of each chart and what the pods in view use, in one message: each wakes every reader."""
-        while True:
-            use = await self._use()
-            point = self._charts.point(self._clock.now_ns())
-            points = [] if point is None else [point]
-            if self._fresh:
-                self._tell(points=points, use=use)
-            elif points:
-                self.shown.note(points=points)
-            await self._pause()
+        async with trio.open_nursery() as nursery:
+            while True:
+                if self._measured.is_set():
+                    self._measured = trio.Event()
+                    nursery.start_soon(self._measure)
+                with trio.move_on_after(PATIENCE):
+                    await self._measured.wait()
+                use, self._used = self._used, {}
+                point = self._charts.point(self._clock.now_ns())
+                points = [] if point is None else [point]
+                if self._fresh:
+                    self._tell(points=points, use=use)
+                elif points:
+                    self.shown.note(points=points)
+                await self._pause()
+
+    async def _measure(self) -> None:
+        self._used = await self._use()
+        self._measured.set()
 
     async def _pause(self) -> None:
         """Until the next point is due: sooner when somebody reads, or begins to."""
@@ -206,9 +221,9 @@ class Feed:
         self._rest -= 1
         if self._rest > 0:
             return {}
-        seen = dict.fromkeys(uid for reader in self._readers for uid in self._measured(reader))
+        seen = dict.fromkeys(uid for reader in self._readers for uid in self._wants(reader))
         self._rest = math.ceil(len(seen) / MEASURED)
         return await self.node.use(list(seen)) if seen else {}
 
-    def _measured(self, reader: Reader) -> Iterable[str]:
+    def _wants(self, reader: Reader) -> Iterable[str]:
         return self.shown.rows if reader.compares else reader.sees[:SEEN]
