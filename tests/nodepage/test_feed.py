@@ -59,6 +59,15 @@ class Client:
                 pass
             return message
 
+    async def told(self, uid: str, *names: str) -> Any:
+        """What is told of that pod under each of these names, in whatever order."""
+        found: dict[str, Any] = {}
+        with trio.fail_after(100):
+            while found.keys() < set(names):
+                message = await self.get()
+                found |= {name: of for name, of in message.items() if name in names and of["uid"] == uid}
+        return found
+
     def leave(self) -> None:
         self._asked.close()
 
@@ -345,9 +354,10 @@ async def test_one_pod_in_full(autojump_clock: MockClock) -> None:
         client = Client(feed)
         nursery.start_soon(client.session.run)
         await client.ask(number=-1, open={"uid": uid, "container": "main"})
-        assert (await client.until("detail"))["detail"]["manifest"]["metadata"]["name"] == "pod-001"
-        assert (await client.until("story"))["story"]["entries"] == node.stories[uid]
-        assert (await client.until("log"))["log"]["text"] == "one\n"
+        told = await client.told(uid, "detail", "story", "log")
+        assert told["detail"]["manifest"]["metadata"]["name"] == "pod-001"
+        assert told["story"]["entries"] == node.stories[uid]
+        assert told["log"]["text"] == "one\n"
         node.logs[f"{uid}/main"] = "one\ntwo\n"
         assert (await client.until("log"))["log"]["text"] == "one\ntwo\n"
         await client.ask(open=None)
@@ -356,6 +366,20 @@ async def test_one_pod_in_full(autojump_clock: MockClock) -> None:
         with trio.move_on_after(30) as scope:
             await client.until("log")
         assert scope.cancelled_caught
+
+
+async def test_a_log_that_cannot_be_read_holds_up_nothing_else(autojump_clock: MockClock) -> None:
+    node = Stuck(2)
+    async with feeding(node) as (feed, nursery):
+        client = await reader(feed, nursery)
+        for uid in node.pods:
+            began = trio.current_time()
+            await client.ask(open={"uid": uid, "container": "main"})
+            await client.told(uid, "detail", "story")
+            assert trio.current_time() - began < 1
+        node.logs[f"{uid}/main"] = "one\n"
+        node.goes_on.set()
+        assert (await client.told(uid, "log"))["log"]["text"] == "one\n"
 
 
 async def test_while_nothing_is_written_a_log_is_not_told_and_seldom_looked_at(
@@ -368,7 +392,7 @@ async def test_while_nothing_is_written_a_log_is_not_told_and_seldom_looked_at(
         client = Client(feed)
         nursery.start_soon(client.session.run)
         await client.ask(number=-1, open={"uid": uid, "container": "main"})
-        await client.until("log")
+        await client.told(uid, "detail", "story", "log")
         node.tails.clear()
         began = trio.current_time()
         while trio.current_time() < began + 100:
@@ -392,19 +416,13 @@ async def test_a_pod_that_is_opened_again_is_told_again(autojump_clock: MockCloc
         client = Client(feed)
         nursery.start_soon(client.session.run)
 
-        async def told(*names: str) -> None:
-            for name in names:
-                while (message := await client.until(name))[name]["uid"] != uid:
-                    pass
-            assert message["log"]["text"] == "one\n"
-
         await client.ask(number=-1, open=mine)
-        await told("detail", "story", "log")
+        assert (await client.told(uid, "detail", "story", "log"))["log"]["text"] == "one\n"
         await trio.sleep(2)
         for detour in (None, other):
             await client.ask(open=detour)
             await client.ask(open=mine)
-            await told("detail", "story", "log")
+            assert (await client.told(uid, "detail", "story", "log"))["log"]["text"] == "one\n"
             await trio.sleep(2)
         await client.ask(open={**mine, "previous": True})
         await client.ask(open=mine)

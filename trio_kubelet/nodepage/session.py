@@ -8,7 +8,8 @@ gets is decided when it has taken the message before.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -62,7 +63,6 @@ class Session:
         self._reader = Reader()
         self._opened: Opened | None = None
         self._sent: dict[str, Any] = {}  # what the page has of the pod it looks into
-        self._said = 0  # messages about it
         self._reopened = trio.Event()
 
     async def run(self) -> None:
@@ -76,6 +76,7 @@ class Session:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell, hello.life, hello.from_ if hello.from_ is not None else -1)
                 nursery.start_soon(self._show)
+                nursery.start_soon(self._show_log)
                 self._take(hello)
                 while (asked := await self._asked()) is not None:
                     self._take(asked)
@@ -109,6 +110,7 @@ class Session:
         elif opened != before:
             self._sent.pop("log", None)
         self._reopened.set()
+        self._reopened = trio.Event()
 
     async def _tell(self, life: str, number: int) -> None:
         shown = self._feed.shown
@@ -123,37 +125,49 @@ class Session:
     async def _show(self) -> None:
         """The pod the reader looks into: what of it is different from what was sent."""
         while True:
-            opened, sent, said = self._opened, self._sent, self._said
-            if opened is None:
-                await self._reopened.wait()
-                self._reopened = trio.Event()
+            opened, sent, reopened = self._opened, self._sent, self._reopened
+            what: dict[str, object] = {}
+            if opened is not None:
+                if (pod := self._feed.node.pod(opened.uid)) is not None and sent.get("pod") is not pod:
+                    sent["pod"] = pod
+                    what["detail"] = self._feed.node.detail(pod)
+                story = self._feed.node.story(opened.uid)
+                if sent.get("story") != story:
+                    sent["story"] = story
+                    what["story"] = {"uid": opened.uid, "entries": story}
+            await self._say(what)
+            await _rest(reopened, math.inf if opened is None else _pause_after(what))
+
+    async def _show_log(self) -> None:
+        """The log it looks at; apart, for its disk may be slow."""
+        while True:
+            opened, sent, reopened = self._opened, self._sent, self._reopened
+            if opened is None or not opened.container:
+                await reopened.wait()
                 continue
-            if (pod := self._feed.node.pod(opened.uid)) is not None and sent.get("pod") is not pod:
-                sent["pod"] = pod
-                await self._say(detail=self._feed.node.detail(pod))
-            story = self._feed.node.story(opened.uid)
-            if sent.get("story") != story:
-                sent["story"] = story
-                await self._say(story={"uid": opened.uid, "entries": story})
-            if opened.container:
-                await self._show_log(opened, sent)
-            with trio.move_on_after(_DETAIL_PERIOD if self._said > said else _DETAIL_REST):
-                await self._reopened.wait()
-                self._reopened = trio.Event()
+            of, tail = sent.get("log", (None, None))
+            before = tail if of == opened else None
+            tail = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous, before)
+            of, shown = sent.get("log", (None, None))  # meanwhile the page may have left it and come back
+            sent["log"] = opened, tail
+            is_new = of != opened or shown.text != tail.text
+            what = {"log": {**msgspec.to_builtins(opened), "text": tail.text}} if is_new else {}
+            await self._say(what)
+            await _rest(reopened, _pause_after(what))
 
-    async def _show_log(self, opened: Opened, sent: dict[str, Any]) -> None:
-        of, tail = sent.get("log", (None, None))
-        before = tail if of == opened else None
-        tail = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous, before)
-        of, shown = sent.get("log", (None, None))  # meanwhile the page may have left it and come back
-        sent["log"] = opened, tail
-        if of != opened or shown.text != tail.text:
-            await self._say(log={**msgspec.to_builtins(opened), "text": tail.text})
-
-    async def _say(self, **what: object) -> None:
-        self._said += 1
-        await self._send(_encode(what))
+    async def _say(self, what: Mapping[str, object]) -> None:
+        if what:
+            await self._send(_encode(what))
 
     async def _send(self, message: bytes) -> None:
         with trio.fail_after(_SEND_SECONDS):
             await self._send_raw(message)
+
+
+def _pause_after(said: object) -> float:
+    return _DETAIL_PERIOD if said else _DETAIL_REST
+
+
+async def _rest(reopened: trio.Event, seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await reopened.wait()
