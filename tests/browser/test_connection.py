@@ -43,6 +43,31 @@ def test_it_connects_again_by_itself_and_says_so(browser: BrowserThread) -> None
     look(browser, node, steps)
 
 
+def test_a_clock_that_is_set_back_makes_nobody_wait(browser: BrowserThread) -> None:
+    """As after a laptop's sleep, when its connection is dead and nothing says so."""
+
+    def steps(page: Page, site: Site) -> None:
+        page.add_init_script(
+            """Object.defineProperty(WebSocket.prototype, "onmessage", { set(hear) {
+                if (hear) this.addEventListener("message", (event) => window.deaf || hear(event));
+            }});
+            window.setBack = () => { const now = Date.now; Date.now = () => now() - 3600000; };"""
+        )
+        page.reload()
+        row(page, "pod-000").wait_for()
+        page.evaluate("window.deaf = true; window.setBack()")
+        page.wait_for_selector("#lost >> text=the node is silent")
+        page.evaluate("window.deaf = false")
+        page.wait_for_selector("html[data-link=live]")
+        site.go_away()
+        page.wait_for_selector("#lost >> text=Not connected")
+        page.evaluate("window.setBack()")
+        page.wait_for_selector("#lost-next >> text=/^Trying again in [0-9]{1,2} s/")
+        wrong(page).clear()  # a browser logs connections that fail
+
+    look(browser, FakeNode(1), steps)
+
+
 def test_it_says_why_it_is_refused(browser: BrowserThread, monkeypatch: pytest.MonkeyPatch) -> None:
     status = b'{"kind": "Status", "message": "nodes is forbidden: <b>ana</b> cannot", "code": 403}'
 

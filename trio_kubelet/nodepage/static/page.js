@@ -151,7 +151,7 @@ function lost(why) {
   hangUp();
   const pause = PAUSES[Math.min(link.failures, PAUSES.length - 1)] * (0.75 + Math.random() / 2);
   link.failures += 1;
-  link.due = Date.now() + pause;
+  link.due = performance.now() + pause; // a clock that is set makes it no longer
   clearTimeout(link.timer);
   link.timer = setTimeout(connect, pause);
   link.why = why;
@@ -169,7 +169,7 @@ function sayLink(is) {
   drawTitle();
   // While it tries again the last words stay: a banner that flickers says nothing.
   $("lost").hidden = is === "live" || (is === "connecting" && !link.failures);
-  const left = Math.max(0, Math.ceil((link.due - Date.now()) / 1000));
+  const left = Math.max(0, Math.ceil((link.due - performance.now()) / 1000));
   // What counts down is apart: the rest is read out, once.
   put($("lost-text"), `Not connected to the node (${(link.why || "no answer").replace(/\.$/, "")}). What is shown may be old.`);
   put($("lost-next"), link.due && left ? `Trying again in ${left} s.` : "Trying again.");
@@ -903,7 +903,8 @@ new ResizeObserver(() => { measure(); redraw("list"); }).observe($("pods"));
 
 setInterval(() => {
   if (link.due) sayLink("lost");
-  if (link.socket && Date.now() - link.heard > SILENCE) lost("the node is silent");
+  // The clock goes on while a laptop sleeps, and with it the other one does not; it may be set back, too.
+  if (link.socket && Math.abs(Date.now() - link.heard) > SILENCE) lost("the node is silent");
   if (document.hidden) return;
   redraw("rows");
   if (known.number >= 0) { drawWaits(); keepFocus($("events-list"), drawEvents); drawCharts(); }
