@@ -44,6 +44,24 @@ def test_it_works_with_the_keyboard(browser: BrowserThread) -> None:
     look(browser, FakeNode(500), steps)
 
 
+def test_keys_of_an_input_method_are_not_the_pages(browser: BrowserThread) -> None:
+    """The Enter that ends a composed word opens no pod, the Escape that ends it clears no search."""
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-001").wait_for()
+        page.fill("#search", "pod")
+        page.focus("#search")
+        for key in ("Enter", "Escape"):
+            page.locator("#search").dispatch_event("keydown", {"key": key, "isComposing": True})
+        page.wait_for_timeout(300)
+        assert not page.is_visible("#detail")
+        assert page.input_value("#search") == "pod"
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail")
+
+    look(browser, FakeNode(2), steps)
+
+
 def test_the_tab_key_goes_through_all_that_can_be_done(browser: BrowserThread) -> None:
     def steps(page: Page, site: Site) -> None:
         row(page, "pod-000").wait_for()

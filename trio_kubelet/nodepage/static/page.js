@@ -826,7 +826,7 @@ $("close").onclick = close;
 // ---- Keyboard ---------------------------------------------------------------------------------------------------
 
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return; // a key of an input method is not the page's
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === "/" && !typing) { $("search").focus(); $("search").select(); }
   else if (event.key === "Escape") {
