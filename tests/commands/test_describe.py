@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.commands.stand_in import NODE, PODS, run
 from tests.commands.test_render import POD
+from trio_kubelet.api.timestamps import rfc3339
 
 
 def test_describe(agent: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +31,17 @@ def test_all_pods_are_described(agent: Path, two_pods: None, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert [line.split()[1] for line in said.splitlines() if line.startswith("Name:")] == ["web-node1", "db"]
     assert "\n\n\nName:" in said
+
+
+@pytest.mark.parametrize(("ago", "lasts"), [(125, "2m5s"), (-20, "<invalid>")])
+def test_how_long_a_pod_is_overdue_that_ends(
+    ago: int, lasts: str, agent: Path, two_pods: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its moment of deletion is that at which its grace is over, as with kubectl."""
+    moment = rfc3339(time.time_ns() - ago * 10**9)
+    PODS[:] = [{**POD, "metadata": {**POD["metadata"], "deletionTimestamp": moment}}]
+    assert run(agent, "describe", "pods") == 0
+    assert f"\nStatus:       Terminating (lasts {lasts})\n" in capsys.readouterr().out
 
 
 def test_pods_are_described_by_the_beginning_of_their_names(

@@ -10,7 +10,7 @@ from trio_kubelet.commands.jsonpath.parse import parse
 from trio_kubelet.commands.jsonpath.steps import JSONPathError
 from trio_kubelet.commands.jsonpath.template import as_json, plain
 from trio_kubelet.commands.render import Below, aligned, annotation_lines, fields, indented, pairs
-from trio_kubelet.commands.table import human_duration, pod_state
+from trio_kubelet.commands.table import human_duration, parse_time_ns, pod_state
 
 Json = Mapping[str, Any]
 Fields = list[tuple[str, str | Sequence[str] | Below]]
@@ -24,7 +24,8 @@ _ADDRESSES = ("status.hostIPs", "status.podIPs")
 def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns: int) -> list[str]:
     """What `kubectl describe pod` would say, its events as lines, and the agent's own decisions."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
-    lines = fields([*_head(pod), ("Resources", Below(fields(_resources(spec.get("resources") or {}))))])
+    resources = Below(fields(_resources(spec.get("resources") or {})))
+    lines = fields([*_head(pod, now_ns), ("Resources", resources)])
     for title, specs, statuses in (
         ("Init Containers", "initContainers", "initContainerStatuses"),
         ("Containers", "containers", "containerStatuses"),
@@ -59,7 +60,7 @@ def describe_pod(pod: Json, events: Sequence[str], story: Sequence[Json], now_ns
     return [*lines, *events, *_story(story, now_ns)]
 
 
-def _head(pod: Json) -> Fields:
+def _head(pod: Json, now_ns: int) -> Fields:
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     node = "/".join(filter(None, (spec.get("nodeName"), status.get("hostIP"))))
     owners = [owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
@@ -76,7 +77,7 @@ def _head(pod: Json) -> Fields:
         ("Start Time", status.get("startTime") or _NONE),
         ("Labels", pairs(metadata.get("labels"))),
         ("Annotations", annotation_lines(metadata.get("annotations"))),
-        ("Status", pod_state(pod)),
+        ("Status", _status(pod, now_ns)),
         ("Termination Grace Period", "" if grace is None else f"{grace}s"),
         ("Reason", status.get("reason", "")),
         ("Message", status.get("message", "")),
@@ -86,6 +87,14 @@ def _head(pod: Json) -> Fields:
         ("Controlled By", "".join(f"{owner['kind']}/{owner['name']}" for owner in owners[:1])),
         ("NominatedNodeName", status.get("nominatedNodeName", "")),
     ]
+
+
+def _status(pod: Json, now_ns: int) -> str:
+    """The word of `get pods`, and since when the time is over that the pod had to end."""
+    state, ends_ns = pod_state(pod), parse_time_ns(pod["metadata"].get("deletionTimestamp"))
+    if state != "Terminating" or ends_ns is None:
+        return state
+    return f"{state} (lasts {human_duration((now_ns - ends_ns) / _SECOND)})"
 
 
 def _seccomp(has_context: Json) -> Fields:
