@@ -51,6 +51,30 @@ def test_of_a_pod_that_goes_stays_what_is_known(browser: BrowserThread) -> None:
     look(browser, node, steps)
 
 
+def test_from_a_pod_that_is_gone_one_gets_to_that_which_has_its_name_now(browser: BrowserThread) -> None:
+    """As a static pod whose manifest was edited: it is another one, with another UID."""
+    node = FakeNode(2)
+    node.logs["uid-again/main"] = "begun anew\n"
+    again = facts("pod-001")
+    again.pod.metadata.uid = "uid-again"
+
+    def steps(page: Page, site: Site) -> None:
+        row(page, "pod-001").click()
+        page.click("[data-tab=log]")
+        site.do(lambda: gone(site, "uid-pod-001"))
+        page.wait_for_selector("#detail-facts >> text=This pod is gone")
+        assert not page.is_visible("#heir")
+        site.do(lambda: node.put(again))
+        page.wait_for_selector("#heir >> text=Another pod has its name now.")
+        assert page.locator("#log").inner_text() == "Its output is gone, too."
+        page.click("#heir button")
+        page.wait_for_selector("#log >> text=begun anew")
+        assert not page.is_visible("#heir")
+        assert page.evaluate("document.activeElement.id") == "panel"  # the button has gone
+
+    look(browser, node, steps)
+
+
 def test_a_link_to_a_pod_that_is_gone_says_so(browser: BrowserThread) -> None:
     node = FakeNode(1)
     told = {"at": time.time_ns() // 10**6, "cause": "worker", "text": "KillPod", "count": 1}

@@ -716,6 +716,9 @@ function drawDetail() {
   const ready = row.total ? `${row.ready || 0}/${row.total} ready` : "";
   const facts = [row.state, ready, row.ip, row.qos, row.began && `${age(row.began)} old`, row.message];
   put($("detail-facts"), there ? facts.filter(Boolean).join(" · ") : "This pod is gone: it is no longer on this node.");
+  const heir = there ? undefined : [...known.pods].find(([, { namespace, name }]) => namespace === row.namespace && name === row.name);
+  $("heir").hidden = !heir;
+  if (heir) $("heir").lastElementChild.onclick = () => { open(heir[0]); $("panel").focus(); };
   const waits = ((there && row.waits) || []).map((wait) => el("li", {}, waiting(wait, true)));
   if (there && row.more_waits) waits.push(el("li", {}, `and ${row.more_waits} more`));
   settle($("detail-waits"), waits);
