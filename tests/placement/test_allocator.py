@@ -19,6 +19,7 @@ from tests.placement.test_memory_policy import container as memory_container
 from tests.placement.test_memory_policy import pod as memory_pod
 from trio_kubelet.api import v1
 from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
+from trio_kubelet.placement.checkpoint import FILE_NAME, decode
 from trio_kubelet.placement.doors import AllocationError, Running
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import NUMANodes
@@ -153,6 +154,38 @@ async def test_a_pod_whose_plugin_hangs_holds_up_no_other_and_has_what_was_hinte
     ]
     assert await allocator.allocate(node.pods[2]) is None
     assert cpus.cpus_of("u3", "main") == "4,12", "it is free again"
+
+
+async def test_a_pod_waits_for_a_disk_on_which_its_cpus_can_be_written_down(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It was refused for good, as a static pod, though evictions make room in a moment."""
+    node = Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    allocator = Allocator(
+        providers=[cpus],
+        policy=TopologyPolicy(),
+        registry=CollectorRegistry(),
+        alignment=AlignmentMetrics(CollectorRegistry()),
+        runs=node.runs,
+        recorder=node,
+    )
+    node.pods = [pod(container("main", "2"))]
+    in_the_way = tmp_path / f".{FILE_NAME}.new"
+    in_the_way.mkdir()
+
+    async def make_room() -> None:
+        await trio.sleep(62)  # between two attempts
+        assert not cpus.exclusive("u1", "main"), "nothing is kept from others meanwhile"
+        in_the_way.rmdir()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(make_room)
+        assert await allocator.allocate(node.pods[0]) is None
+    assert 62 <= trio.current_time() <= 66
+    assert node.events == [("u1", "WaitingForDisk")]
+    assert decode((tmp_path / FILE_NAME).read_bytes(), "static").assigned.keys() == {"u1"}
 
 
 class Absent(Cards):

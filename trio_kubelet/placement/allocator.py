@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from trio_kubelet.api import v1
 from trio_kubelet.api.containers import regular_containers
 from trio_kubelet.common.log import get_logger
-from trio_kubelet.placement.doors import AllocationError, AskAgain, HintProvider
+from trio_kubelet.placement.doors import AllocationError, AskAgain, HintProvider, NotWritten
 from trio_kubelet.placement.hints import Hint, Hints
 from trio_kubelet.placement.merging import SINGLE_NUMA_NODE, NUMANodes, merge
 from trio_kubelet.placement.metrics import AlignmentMetrics, TopologyMetrics
@@ -37,6 +37,9 @@ WAITING: Final = "WaitingForPodsToEnd"
 _WAITING_TEXT: Final = "Waiting for pods to end that have what this one asks for"
 _LEAVING_PERIOD: Final = 0.25
 """Seconds between looks whether such a pod has ended."""
+FOR_DISK: Final = "WaitingForDisk"
+_DISK_PERIOD: Final = 5.0
+"""Seconds between attempts to write down what a pod is given."""
 
 
 class TopologyPolicy(msgspec.Struct, frozen=True):
@@ -80,22 +83,25 @@ class Allocator:
 
     async def allocate(self, pod: v1.Pod) -> tuple[str, str] | None:
         """Gives the pod everything; else reason and message of its refusal. What pods have that no source
-        wants any more is waited for: a new version of a static pod is there before the old one has ended.
+        wants any more is waited for: a new version of a static pod is there before the old one has ended. So
+        is a disk on which it can be written down.
         """
         self._metrics.requests.inc()
         began = trio.current_time()
-        told = False
+        told = set[str]()
         try:
             while True:
                 try:
                     await self._ask(pod)
                     break
+                except NotWritten as exc:
+                    self._tell_once(told, pod, "Warning", FOR_DISK, str(exc))
+                    await trio.sleep(_DISK_PERIOD)
+                    continue
                 except AllocationError:
                     if not (leaving := self._leaving()):
                         raise
-                if not told:
-                    told = True
-                    self._recorder.record(pod, "Normal", WAITING, _WAITING_TEXT)
+                self._tell_once(told, pod, "Normal", WAITING, _WAITING_TEXT)
                 while leaving <= self._leaving():  # noqa: ASYNC110 (who ends wakes nobody here)
                     await trio.sleep(_LEAVING_PERIOD)
         except AllocationError as exc:
@@ -105,6 +111,11 @@ class Allocator:
         finally:
             self._metrics.duration.observe((trio.current_time() - began) * 1000)
         return None
+
+    def _tell_once(self, told: set[str], pod: v1.Pod, kind: str, reason: str, message: str) -> None:
+        if reason not in told:
+            told.add(reason)
+            self._recorder.record(pod, kind, reason, message)
 
     def passes(self, pod: v1.Pod) -> None:
         """Counts a pod that asks for nothing: it was aligned at no cost."""

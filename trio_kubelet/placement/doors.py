@@ -26,6 +26,10 @@ class AskAgain(AllocationError):
     """Who was asked has gone meanwhile, and may be back: `HintProvider.ready` waits for that."""
 
 
+class NotWritten(AllocationError):
+    """It cannot be written down who has what: for want of room on the disk, say, which comes again."""
+
+
 class PlacementStateError(Exception):
     """What is written down as given is not what this agent can go on with on this node; the text says why."""
 

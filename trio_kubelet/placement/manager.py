@@ -17,6 +17,7 @@ from trio_kubelet.common.log import get_logger
 from trio_kubelet.placement.doors import (
     AllocationError,
     GivenState,
+    NotWritten,
     PlacementPods,
     PlacementPolicy,
     PlacementStateError,
@@ -144,14 +145,14 @@ class PlacementManager(ABC, Generic[S, R]):
         self._done(before, pod, container)
 
     async def confirm(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
-        """Returns when it is written down, with all else of the pod. Raises AllocationError."""
+        """Returns when it is written down, with all else of the pod. Raises NotWritten."""
         if pod.metadata.uid not in self._unconfirmed:
             return
         try:
             await self._write()
         except OSError as exc:
             text = f"the {self._file.manager}'s state cannot be written: {error_words(exc)}"
-            raise AllocationError(text) from exc
+            raise NotWritten(text) from exc
         self._unconfirmed.pop(pod.metadata.uid, None)
 
     def let_go(self, pod: v1.Pod) -> None:
