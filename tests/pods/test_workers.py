@@ -9,10 +9,10 @@ import trio
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
-from tests.pods.fake_runtime import Happened
+from tests.pods.fake_runtime import Happened, RuntimePod
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.observed.types import ContainerState, PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import SyncContext
@@ -188,6 +188,43 @@ async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_cloc
         assert world.runtime.alive() == {uid}
         assert [c.restart_count for c in world.status(pod).container_statuses or ()] == [0]
     assert len(world.runtime.starts(uid)) == 3
+
+
+async def test_a_pod_is_told_of_while_a_hook_of_it_hangs(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other containers run and die; the one whose hook it is has not started until that has ended."""
+    world, pod = World(), make_pod(containers=[v1.Container(name=name) for name in ("one", "hooked")])
+    start, goes_on = world.runtime._start, trio.Event()
+
+    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
+        await start(kept, name, status, result)
+        if name == "hooked":
+            world.runtime.hooked = {kept.containers[-1].id}
+            await goes_on.wait()
+            world.runtime.hooked = set()
+
+    monkeypatch.setattr(world.runtime, "_start", starts)
+
+    def states() -> list[str]:
+        found = []
+        for each in world.status(pod).container_statuses or ():
+            state = each.state
+            reason = state.waiting.reason if state.waiting else state.terminated and "terminated"
+            found.append(f"{each.name} {reason or 'running'} {each.ready}")
+        return sorted(found)
+
+    async with world.running():
+        await world.add(pod)
+        await trio.sleep(25)
+        assert states() == ["hooked ContainerCreating False", "one running True"]
+        first = world.runtime.pods["uid-web"].containers[0]
+        first.state, first.exit_code = ContainerState.EXITED, 3
+        await trio.sleep(12)
+        assert states() == ["hooked ContainerCreating False", "one terminated False"]
+        assert world.status(pod).phase == "Pending"
+        goes_on.set()
+        await world.until(lambda: states() == ["hooked running True", "one running True"])
 
 
 async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(

@@ -403,7 +403,11 @@ async def test_post_start_hook(tmp_path: Path, autojump_clock: MockClock) -> Non
     async with world(tmp_path) as here:
         hooked = container("web", lifecycle=v1.Lifecycle(post_start=exec_hook("sleep 5")))
         begun = trio.current_time()
-        await here.sync_ok(pod(hooked, container("next")))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.sync_ok, pod(hooked, container("next")))
+            await trio.sleep(3)
+            assert here.runtime.in_post_start() == {here.container("web").id}
+        assert not here.runtime.in_post_start()
         assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 5"))
         # The next container waits for the hook.
         assert here.container("next").started_ns - EPOCH_NS >= round((begun + 5) * NANOSECONDS)

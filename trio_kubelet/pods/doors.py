@@ -54,6 +54,10 @@ class RuntimeDoor(Protocol):
         evict_non_deleted_pods: bool = False,
     ) -> None: ...
 
+    def in_post_start(self) -> Collection[str]:
+        """IDs of containers whose postStart hook runs."""
+        ...
+
     def collect_back_offs(self) -> None: ...
 
 
@@ -323,6 +327,10 @@ class SyncerDoor(Protocol):
     """Does the work of each stage (kubelet: `podSyncer`). An error is reported, not raised."""
 
     async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport: ...
+
+    def tell(self, worker: Worker, status: PodStatus) -> None:
+        """Says how a pod is while such a sync goes on."""
+        ...
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]

@@ -127,6 +127,15 @@ class Syncer:
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
         return self._after_sync(pod, status, result)
 
+    def tell(self, worker: Worker, status: PodStatus) -> None:
+        """Says how a pod is whose round takes long: a container waits for its image, or for its postStart
+        hook, until whose end it has not started. The others run, or have ended.
+        """
+        if (pod := worker.pod) is not None:
+            hidden = self._runtime.in_post_start()
+            seen = replace(status, containers=tuple(c for c in status.containers if c.id not in hidden))
+            self._probes.pod_status_changed(pod, self._reporter.say(pod, seen))
+
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
     ) -> SyncReport:

@@ -50,6 +50,8 @@ from trio_kubelet.pods.worker_table import Slot, WorkerTable
 log = get_logger(__name__)
 
 LOOK_DEADLINE = 30.0  # seconds; a look at a pod that takes longer is left to the next relist
+LONG = 10.0
+"""Seconds after which a pod is told of though a round of it goes on, and again each time."""
 
 
 class PodWorkers(WorkerTable):
@@ -90,6 +92,7 @@ class PodWorkers(WorkerTable):
             try:
                 for uid in self._workers:
                     nursery.start_soon(self._work, uid)
+                nursery.start_soon(self._tell_of_long_rounds)
                 task_status.started()
                 await self._watch()
             finally:
@@ -343,6 +346,20 @@ class PodWorkers(WorkerTable):
         with trio.move_on_after(LOOK_DEADLINE) as scope:
             await self._pleg.update_one(uid, inspect=inspect)
         return not scope.cancelled_caught
+
+    async def _tell_of_long_rounds(self) -> None:
+        """How a pod is would be said after the round only, which a hook that hangs keeps from ending."""
+        while True:
+            await trio.sleep(LONG)
+            for worker, slot in [(self._workers.get(uid), slot) for uid, slot in self._slots.items()]:
+                long = slot.begun is not None and trio.current_time() - slot.begun >= LONG
+                if not long or worker is None or worker.stage is not Stage.SYNCING:
+                    continue
+                try:
+                    if (status := self._status.get(worker.uid)) is not None:
+                        self._syncer.tell(worker, status)
+                except Exception as exc:  # of one pod, about which the others need not wait
+                    log.error("Unexpected error in telling of a pod", pod=_ref(worker), err=exc)
 
     async def _watch(self) -> None:
         """Says so when a worker has been busy for too long; it says it once for each attempt."""

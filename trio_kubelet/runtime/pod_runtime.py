@@ -12,7 +12,7 @@ was left behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -157,7 +157,7 @@ class PodRuntime:
         )
         slots = RuntimeSlots(settings.cpus)
         self._linker = LogLinker(settings.container_logs_dir)
-        starter = ContainerStarter(
+        self._starter = ContainerStarter(
             runtime=runtime,
             slots=slots,
             configs=configs,
@@ -172,7 +172,7 @@ class PodRuntime:
             reader=self._reader,
             slots=slots,
             configs=configs,
-            starter=starter,
+            starter=self._starter,
             killer=self._killer,
             remover=self._remover,
             resizer=self._resizer,
@@ -273,6 +273,10 @@ class PodRuntime:
         """
         restart = self._back_off.delay_ns(container_back_off_key(pod, container)) if died_ns else 0
         return died_ns + restart if restart else self._images.held_until_ns(pod.metadata.uid, container.image)
+
+    def in_post_start(self) -> Collection[str]:
+        """IDs of containers whose postStart hook runs."""
+        return self._starter.in_hook
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

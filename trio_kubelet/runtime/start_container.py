@@ -84,6 +84,8 @@ class ContainerStarter:
         self._killer = killer
         self._events = events
         self._linker = linker
+        self.in_hook: set[str] = set()
+        """IDs of containers whose postStart hook runs: they have not started until it has ended."""
 
     async def start(
         self,
@@ -202,6 +204,7 @@ class ContainerStarter:
         handler = container.lifecycle.post_start if container.lifecycle is not None else None
         if handler is None:
             return
+        self.in_hook.add(container_id)
         try:
             await self._hooks.run(container_id, pod, container, handler)
         except HookError as error:
@@ -221,6 +224,8 @@ class ContainerStarter:
             except CRIError as kill_error:
                 log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
             raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
+        finally:
+            self.in_hook.discard(container_id)
 
 
 def _log_link(place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> LogLink:
