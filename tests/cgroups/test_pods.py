@@ -31,7 +31,7 @@ from trio_kubelet.config.load import ConfigurationError
 from trio_kubelet.config.types import KubeletConfiguration
 from trio_kubelet.machine.facts import MachineFacts
 from trio_kubelet.podinfo.cgroup_names import CgroupNames
-from trio_kubelet.podinfo.context import NodeContext
+from trio_kubelet.podinfo.context import Features, NodeContext
 from trio_kubelet.podinfo.qos import QOSClass
 
 _NODE = NodeContext(node_name="n")
@@ -276,3 +276,45 @@ async def test_the_cgroup_of_a_new_pod_is_made_without_a_look(tmp_path: Path) ->
     assert await cgroups.ensure(pod, new=True)
     assert len(looks) == 1
     assert await cgroups.pods() == {"u"}
+
+
+class Noted:
+    """A driver that notes what each cgroup came to have of version 2's files."""
+
+    def __init__(self) -> None:
+        self.unified: dict[str, dict[str, str]] = {}
+
+    async def create(self, cgroup: str, limits: Limits) -> None:
+        await self.update(cgroup, limits)
+
+    async def update(self, cgroup: str, limits: Limits) -> None:
+        self.unified.setdefault(cgroup, {}).update(limits.unified)
+
+    async def remove(self, cgroup: str) -> bool:
+        raise AssertionError
+
+
+async def test_memory_of_pods_that_are_not_known_yet_stays_protected(tmp_path: Path) -> None:
+    """Those of the API server run on while that is away."""
+    for cgroup, name, value in (("", "memory.min", 6 << 30), ("/burstable", "memory.low", 2 << 30)):
+        (tmp_path / f"kubepods{cgroup}").mkdir()
+        (tmp_path / f"kubepods{cgroup}" / name).write_text(f"{value}\n")
+    (tmp_path / "kubepods/burstable/cpu.weight").write_text("50\n")
+    (tmp_path / "kubepods/burstable/cpu.max").write_text("max 100000\n")
+    for name in ("memory.max", "memory.current"):
+        (tmp_path / "kubepods/burstable" / name).write_text("0\n")
+    node = NodeContext(
+        node_name="n",
+        cgroup_driver="cgroupfs",
+        cgroup_v2=True,
+        features=Features(memory_qos=True),
+        memory_reservation_policy="TieredReservation",
+    )
+    driver, tree = Noted(), CgroupTree({"": str(tmp_path)})
+    cgroups = PodCgroups(tree=tree, driver=driver, node=lambda: node, settings=CgroupSettings())
+    await cgroups.start()
+    known = [_pod("u", {"requests": {"memory": "1Gi"}})]
+    for all_known, protected in ((False, (6 << 30, 2 << 30)), (True, (1 << 30, 1 << 30))):
+        await cgroups.update_classes(known, all_known=all_known)
+        found = driver.unified["/kubepods"]["memory.min"], driver.unified["/kubepods/burstable"]["memory.low"]
+        assert found == tuple(map(str, protected))

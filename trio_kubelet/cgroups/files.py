@@ -210,6 +210,11 @@ class CgroupTree:
             memory=int(self._read("memory", cgroup, "memory.limit_in_bytes")),
         )
 
+    def protected(self, cgroup: str, name: str) -> int:
+        """Bytes of memory that a file of version 2 keeps from being reclaimed."""
+        value = self._read("", cgroup, name)
+        return 0 if value == "max" else int(value)
+
     def memory_in_use(self, cgroup: str) -> int:
         """Bytes of memory in use in the cgroup and below."""
         if self.is_v2:

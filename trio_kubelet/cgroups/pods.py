@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
@@ -34,6 +34,7 @@ from trio_kubelet.cgroups.plan import (
     class_limits,
     node_limits,
     pod_cgroup_limits,
+    protects_memory,
 )
 from trio_kubelet.cgroups.units import with_whole_percents
 from trio_kubelet.common.go_words import error_words
@@ -107,6 +108,7 @@ class PodCgroups:
         self._in_force: dict[str, Limits] = {}  # by path: what this agent has set, or takes for set
         self._asked: dict[str, PodRequests] = {}  # by pod UID
         self._least_shares = 0  # of the burstable class, until all pods are known
+        self._least_protected: dict[tuple[str, str], int] = {}  # bytes by path and file, until then
         self.unlimited = ""
         self.limited: Listeners[[]] = Listeners()
         self._refreshing = trio.Lock()
@@ -137,6 +139,8 @@ class PodCgroups:
             with _told():
                 await self._limit_node()
                 classes = class_limits((), self._node(), self._settings)
+                if protects_memory(self._node()):
+                    await self._keep_protected(classes)
                 for qos in (QOSClass.BURSTABLE, QOSClass.BEST_EFFORT):
                     # An agent before this one knew its pods; until they are known here theirs is kept.
                     limits = classes[qos]
@@ -156,6 +160,18 @@ class PodCgroups:
             log.warning("Limits of a cgroup cannot be read", path=path, err=error)
             return 0
         return shares + 1 if self._node().cgroup_v2 else shares
+
+    async def _keep_protected(self, classes: Mapping[QOSClass, Limits]) -> None:
+        """Of the memory of pods that are not known yet nothing is to be reclaimed either."""
+        files = [(self._class_path(qos), name) for qos, limits in classes.items() for name in limits.unified]
+
+        def read() -> dict[tuple[str, str], int]:
+            return {file: self._tree.protected(*file) for file in files if self._tree.exists(file[0])}
+
+        try:
+            self._least_protected = await CGROUPS.run(read)
+        except OSError as error:
+            log.warning("Memory that is protected cannot be read", err=error)
 
     async def _limit_node(self) -> None:
         """Limits all pods together. cgroup v1 takes no limit of memory below what is in use; evictions bring
@@ -294,6 +310,7 @@ class PodCgroups:
         """
         if all_known:
             self._least_shares = 0
+            self._least_protected = {}
         if not self._acts:
             return
         asked: dict[str, PodRequests] = {}
@@ -362,7 +379,11 @@ class PodCgroups:
                 if qos is QOSClass.BURSTABLE:
                     shares = max(limits.cpu_shares or 0, self._least_shares)
                     limits = msgspec.structs.replace(limits, cpu_shares=shares)
-                limits = await self._above_use(path, limits)
+                unified = {
+                    name: str(max(int(value), self._least_protected.get((path, name), 0)))
+                    for name, value in limits.unified.items()
+                }
+                limits = await self._above_use(path, msgspec.structs.replace(limits, unified=unified))
                 old = self._in_force.get(path, Limits())
                 if (new := with_limits(old, limits)) != old:
                     await self._update(path, limits)
