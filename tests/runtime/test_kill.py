@@ -156,6 +156,19 @@ async def test_a_kill_that_is_begun_again_ends_the_hook_and_tells(
         assert await ended_after(here, a_pod, a_pod, 1) < 3
 
 
+async def test_a_kill_that_is_begun_again_sleeps_for_what_is_left(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It slept from the beginning, for all of the shorter grace, of which the container then had nothing."""
+    async with world(tmp_path) as here:
+        a_pod = pod(container("web", lifecycle=hook(sleep=v1.SleepAction(seconds=20))))
+        await started(here, a_pod)
+        status = await here.status(a_pod)
+        with trio.move_on_after(15):
+            await here.runtime.kill_pod(a_pod, status, None)
+        assert await ended_after(here, a_pod, a_pod, 10) == pytest.approx(5, abs=0.1)
+
+
 async def test_a_hook_sleeps_no_longer_than_its_container_runs(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -114,6 +114,7 @@ class Killer:
         # Containers whose preStop hook has ended. A kill that is begun again, with less grace or after a
         # failed stop, does not run it a second time.
         self._hook_ended: set[str] = set()
+        self._slept_at: dict[str, float] = {}  # Trio time at which a container's hook has slept
 
     async def kill_pod(
         self, pod: v1.Pod | None, running: RunningPod | PodStatus, grace_override: float | None
@@ -210,6 +211,7 @@ class Killer:
                 failure = error
             else:
                 self._hook_ended.discard(container_id)
+                self._slept_at.pop(container_id, None)
                 if order is not None:
                     order.ended(name)
             # A sleeping hook has nothing left to wait for.
@@ -221,6 +223,7 @@ class Killer:
     def forget_all_but(self, ids: Collection[str]) -> None:
         """Only these containers exist: others went without being stopped by a kill that got to its end."""
         self._hook_ended.intersection_update(ids)
+        self._slept_at = {id: moment for id, moment in self._slept_at.items() if id in ids}
 
     async def _stop(self, pod: v1.Pod, container_id: str, name: str, grace: int) -> None:
         """Stop signal, and SIGKILL after `grace` seconds. Raises CRIError."""
@@ -298,9 +301,10 @@ class Killer:
 
     async def _sleep(self, pod: v1.Pod, container_id: str, seconds: int) -> None:
         """A hook that sleeps has nothing to wait for once its container has ended by itself. (A kubelet keeps
-        the pod until it has slept, kubernetes/kubernetes 134338.)
+        the pod until it has slept, kubernetes/kubernetes 134338.) A kill that is begun again has slept
+        already.
         """
-        with trio.move_on_after(seconds):
+        with trio.move_on_at(self._slept_at.setdefault(container_id, trio.current_time() + seconds)):
             while not self._has_ended(pod.metadata.uid, container_id):  # noqa: ASYNC110 - it is rarely asked
                 await trio.sleep(LOOK_PERIOD)
 
