@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -10,7 +13,9 @@ import trio.testing
 
 from tests.pleg.world import World
 from trio_kubelet.common.clock import NANOSECONDS
+from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
 from trio_kubelet.observed.types import PodLifecycleEventType
+from trio_kubelet.pleg.evented import EventedPLEG
 from trio_kubelet.sim.faults import EVENTS, Fault, Kind
 
 Clock = trio.testing.MockClock
@@ -301,6 +306,35 @@ async def test_whatever_ends_the_stream_relists_are_frequent_again(autojump_cloc
         began = trio.current_time()
         assert (await world.pleg.watch().receive()).type is DIED
         assert trio.current_time() - began <= 1.1
+
+
+class Brief:
+    """Each stream ends with its first event."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+
+    @asynccontextmanager
+    async def container_events(self) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
+        self.opened += 1
+
+        async def events() -> AsyncIterator[ContainerEvent]:
+            yield EVERYTHING_DIRTY
+
+        yield events()
+
+
+async def test_a_stream_that_ends_with_each_event_is_opened_ever_less_often(autojump_clock: Clock) -> None:
+    world, brief = World(), Brief()
+    runtime: Any = brief
+    evented = EventedPLEG(
+        generic=world.pleg, runtime=runtime, cache=world.cache, clock=world.clock, metrics=world.metrics
+    )
+    async with world.running() as nursery:
+        nursery.start_soon(evented.run)
+        await world.events_for(600)
+        nursery.cancel_scope.cancel()
+    assert brief.opened < 40
 
 
 async def test_the_pleg_is_seen_alive_while_relists_are_rare(autojump_clock: Clock) -> None:

@@ -140,7 +140,6 @@ class EventedPLEG:
     async def _read(self, events: AsyncIterator[ContainerEvent], heard: trio.Event) -> None:
         async for event in events:
             heard.set()
-            self._failures = 0
             if event is EVERYTHING_DIRTY:
                 self._generic.request_relist()
                 continue
