@@ -699,6 +699,21 @@ async def test_a_container_that_ended_for_good_is_told_once(autojump_clock: Cloc
     assert len(world.manager) == 0
 
 
+async def test_a_container_that_failed_is_probed_when_it_starts_again(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe())
+    pod.spec.restart_policy = "OnFailure"
+    async with world.running():
+        world.manager.add_pod(pod)
+        world.show(pod)
+        await world.updates(1)
+        status = v1.PodStatus(phase="Running", container_statuses=[ended(3)])
+        world.manager.pod_status_changed(pod, status)
+        await world.updates(20)
+        world.show(pod, "anew")
+        assert ProbeUpdate(ProbeKind.READINESS, "p", "anew", ProbeResult.SUCCESS) in await world.updates(1)
+
+
 async def test_a_container_that_ended_for_good_is_probed_when_all_start_again(autojump_clock: Clock) -> None:
     """A rule of another container restarts all of the pod (KEP-5532), whatever the policy."""
     world = World()
