@@ -21,6 +21,7 @@ from tests.kube.apiserver import APIServer
 from tests.kube.store import Change, Refused
 from tests.pods.desk import Desk
 from trio_kubelet.pods.refs import is_terminal_phase
+from trio_kubelet.pods.status.writer import StatusWriter
 from trio_kubelet.server.http.messages import Request
 
 NAMES = ("a", "b", "c")
@@ -81,11 +82,11 @@ class Story:
     def _start(self, nursery: trio.Nursery) -> None:
         self.scope = trio.CancelScope()
 
-        async def work(scope: trio.CancelScope) -> None:
+        async def work(scope: trio.CancelScope, writer: StatusWriter) -> None:
             with scope:
-                await self.desk.writer.run()
+                await writer.run()
 
-        nursery.start_soon(work, self.scope)
+        nursery.start_soon(work, self.scope, self.desk.writer)
 
     def _uid(self, name: str) -> str:
         """The UID under which the node knows the pod."""
