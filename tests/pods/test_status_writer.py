@@ -302,6 +302,35 @@ async def test_many_pods_that_the_server_fails_with_hold_up_no_other(autojump_cl
             assert desk.ready("web") is ready
 
 
+@pytest.mark.parametrize("fault", ["hangs", "unavailable"])
+async def test_many_pods_without_an_answer_hold_up_others_for_no_longer_than_a_pause(
+    autojump_clock: Clock, fault: str
+) -> None:
+    """They are tried one by one, as in an outage: who changes meanwhile need not wait for all of them."""
+    desk = Desk()
+    bad = [desk.create(f"bad-{number}") for number in range(300)]
+    uid = desk.create("web")
+    desk.look()
+    handle = desk.server.handle
+
+    async def handled(request: Request) -> Response | Hijack:
+        if "/bad-" in request.path:
+            if fault == "unavailable":
+                return Response(status=503)
+            await trio.sleep_forever()
+        return await handle(request)
+
+    desk.server.handle = handled  # type: ignore[method-assign]
+    async with desk.at_work():
+        for each in bad:
+            desk.say(each)
+        await trio.sleep(300)
+        for ready in (True, False, True):
+            desk.say(uid, ready=ready)
+            await trio.sleep(PAUSES.after(99, 1.0) + WRITE_TIMEOUT + 1)
+            assert desk.ready("web") is ready
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fault", ["hangs", "unavailable"])
 async def test_one_pod_without_an_answer_holds_up_no_other(

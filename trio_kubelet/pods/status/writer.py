@@ -7,7 +7,8 @@ the source last told, and what it answered us), so a restarted agent begins with
 
 Without an answer everything waits, and one request with back-off tries whether the server is there again. It
 may be one pod's own trouble, too (a webhook that hangs), so the first request of another pod need not wait;
-when others are answered in between, it is, and that pod waits alone, as after an error about it.
+when others are answered in between, it is, and that pod waits alone, as after an error about it. The pod that
+changed last is tried first: there may be hundreds before it with the same trouble.
 
 Every ten seconds what others have changed on the server is put right (kubelet: `syncBatch`), and so is what a
 server put back to an older state has forgotten.
@@ -226,9 +227,9 @@ class StatusWriter:
             return [*others, *islice(filter(self._is_troubled, waiting), room)]
         unsuspected = [uid for uid in waiting if uid not in self._suspects]
         if unsuspected and self._may_try and not self._trying:
-            self._trying = unsuspected[0]
-            return unsuspected[:1]
-        return (unsuspected or waiting)[:1] if now >= self._paused_until and not self._busy else []
+            self._trying = unsuspected[-1]
+            return unsuspected[-1:]
+        return (unsuspected[-1:] or waiting[:1]) if now >= self._paused_until and not self._busy else []
 
     def _is_troubled(self, uid: str) -> bool:
         """Whether the server has failed with it, which may take its time each time, as where a webhook of the
