@@ -302,13 +302,10 @@ async def test_many_pods_that_the_server_fails_with_hold_up_no_other(autojump_cl
             assert desk.ready("web") is ready
 
 
-@pytest.mark.parametrize("fault", ["hangs", "unavailable"])
-async def test_many_pods_without_an_answer_hold_up_others_for_no_longer_than_a_pause(
-    autojump_clock: Clock, fault: str
-) -> None:
-    """They are tried one by one, as in an outage: who changes meanwhile need not wait for all of them."""
+def desk_with_bad_pods(number: int, fault: str) -> tuple[Desk, str]:
+    """Besides so many that the server does not answer for there is one that it does."""
     desk = Desk()
-    bad = [desk.create(f"bad-{number}") for number in range(300)]
+    bad = [desk.create(f"bad-{each}") for each in range(number)]
     uid = desk.create("web")
     desk.look()
     handle = desk.server.handle
@@ -321,9 +318,18 @@ async def test_many_pods_without_an_answer_hold_up_others_for_no_longer_than_a_p
         return await handle(request)
 
     desk.server.handle = handled  # type: ignore[method-assign]
+    for each in bad:
+        desk.say(each)
+    return desk, uid
+
+
+@pytest.mark.parametrize("fault", ["hangs", "unavailable"])
+async def test_many_pods_without_an_answer_hold_up_others_for_no_longer_than_a_pause(
+    autojump_clock: Clock, fault: str
+) -> None:
+    """They are tried one by one, as in an outage: who changes meanwhile need not wait for all of them."""
+    desk, uid = desk_with_bad_pods(300, fault)
     async with desk.at_work():
-        for each in bad:
-            desk.say(each)
         await trio.sleep(300)
         for ready in (True, False, True):
             desk.say(uid, ready=ready)
@@ -441,6 +447,20 @@ async def test_an_outage(autojump_clock: Clock, fault: str) -> None:
         await trio.sleep(WRITE_TIMEOUT + PAUSES.after(99, 1.0) + 1)  # a request may just have begun to wait
         assert all(map(desk.ready, uids))
         assert desk.writer.unwritten == 0
+
+
+async def test_requests_that_get_no_answer_at_once_are_one_outage(autojump_clock: Clock) -> None:
+    desk = Desk()
+    uids = {f"p{number}": desk.create(f"p{number}") for number in range(50)}
+    desk.look()
+    async with desk.at_work():
+        desk.server.down = True
+        for uid in uids.values():
+            desk.say(uid)
+        await trio.sleep(0.1)
+        desk.server.down = False
+        await trio.sleep(PAUSES.after(1, 1.0))
+        assert all(map(desk.ready, uids))
 
 
 @pytest.mark.parametrize("fault", ["down", "asks all for patience", "asks one for patience"])
