@@ -112,12 +112,27 @@ async def test_a_start_whose_worker_is_at_it_is_looked_at_after_ten_seconds(
         assert world.service.calls["ListPodSandbox"] == before + 1
 
 
-async def test_what_starts_while_a_look_is_under_way_is_looked_at_too(autojump_clock: Clock) -> None:
+async def test_one_start_after_another_does_not_put_off_the_look(autojump_clock: Clock) -> None:
+    world = World()
+    async with world.running(evented=True):
+        await settled(world)
+        before = world.service.calls["ListPodSandbox"]
+        world.add_pod("a")
+        for number in range(1, 6):
+            await trio.sleep(0.5)
+            world.add_container("a", f"c{number}")
+        assert world.service.calls["ListPodSandbox"] == before + 1
+
+
+@pytest.mark.parametrize("method", ["PodSandboxStatus", "ListContainers"])
+async def test_what_starts_while_a_look_is_under_way_is_looked_at_too(
+    autojump_clock: Clock, method: str
+) -> None:
     world = World()
     world.add_pod("a")
     async with world.running(evented=True):
         await settled(world)
-        world.fault(Fault(method="PodSandboxStatus", kind=Kind.SLOW, seconds=0.5, count=1))
+        world.fault(Fault(method=method, kind=Kind.SLOW, seconds=0.5, count=1))
         look = world.pleg.request_look("a", inspect=True)
         await trio.sleep(0.2)
         world.add_container("a", "late")

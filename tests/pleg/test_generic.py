@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from tests.pleg.world import World
 from tests.shapes import SHAPES
@@ -20,10 +21,11 @@ from trio_kubelet.observed.types import (
     PodLifecycleEventType,
     PodParts,
     PodStatus,
+    SandboxStatus,
 )
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.pleg.generic import RelistDuration
-from trio_kubelet.pleg.looks import LookLimits
+from trio_kubelet.pleg.looks import LookLimits, keep_ips
 from trio_kubelet.pleg.outbox import Outbox
 from trio_kubelet.sim.faults import Fault, Kind
 
@@ -352,6 +354,46 @@ async def test_only_what_changed_is_read_again(autojump_clock: Clock) -> None:
         assert world.known() == world.truth()
         await world.pleg.update_one("a", inspect=True)
         assert world.service.calls["ContainerStatus"] == 21
+        world.pleg.request_look("a", inspect=True)
+        await world.pleg.update_one("a")  # of another, who is content with less
+        assert world.service.calls["ContainerStatus"] == 31
+
+
+async def test_a_look_that_is_under_way_is_that_of_its_lists(autojump_clock: Clock) -> None:
+    """Who has acted later needs another one."""
+    world = World()
+    world.add_pod("a")
+    async with world.running():
+        await trio.sleep(2.5)
+        acted = trio.current_time()
+        world.kill("a")
+        world.fault(Fault(method="ContainerStatus", kind=Kind.SLOW, seconds=5, count=1))
+        assert not world.pleg.is_look_coming("a", acted)
+        await trio.sleep(1)
+        assert world.pleg.is_look_coming("a", acted)
+        assert not world.pleg.is_look_coming("a", trio.current_time())
+        assert not world.pleg.is_look_coming("b", acted)
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready", "known", "kept"),
+    [
+        (("2",), False, ("1",), ("2",)),
+        ((), False, ("1",), ("1",)),
+        ((), True, ("1",), ()),
+        ((), False, None, ()),
+    ],
+)
+def test_the_addresses_of_a_pod_outlive_its_sandbox(
+    seen: tuple[str, ...], ready: bool, known: tuple[str, ...] | None, kept: tuple[str, ...]
+) -> None:
+    pod = PodStatus(uid="u", name="n", namespace="ns")
+    old, new = (
+        SandboxStatus(id=id, name="n", namespace="ns", uid="u", attempt=0, ready=ready, created_at_ns=0)
+        for id, ready in (("old", False), ("new", ready))
+    )
+    before = None if known is None else replace(pod, ips=known)
+    assert keep_ips(replace(pod, ips=seen, sandboxes=(new, old)), before).ips == kept
 
 
 async def test_a_look_says_which_sandboxes_are_ready_unless_all_is_to_be_read(

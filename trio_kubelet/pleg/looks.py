@@ -191,7 +191,7 @@ class PodLooks:
         Any look whose lists are asked for from now on is the one.
         """
         look = self._looks.get(uid)
-        if uid in self._expected or (look is not None and look.needs_lists and not look.listing):
+        if uid in self._expected or (look is not None and look.needs_lists):
             return
         self._cache.mark_dirty(uid)
         self._expected[uid] = trio.current_time()
