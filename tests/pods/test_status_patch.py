@@ -65,6 +65,12 @@ def test_a_terminal_phase_is_never_left(phase: str, may_run: bool) -> None:
     assert (written.phase, written.reason) == ("Succeeded", "Done")
 
 
+def test_why_a_pod_has_ended_may_be_told_later() -> None:
+    shown = v1.PodStatus(phase="Failed", reason="r", message="m")
+    written = write(shown, v1.PodStatus(phase="Failed", reason="Evicted", message="no memory"))
+    assert (written.phase, written.reason, written.message) == ("Failed", "Evicted", "no memory")
+
+
 def test_a_static_pod_starts_again_after_the_node_went_down() -> None:
     """Its mirror shows what it was told last, that the pod ended with the node."""
     conditions = [cond("Ready", "False"), cond("DisruptionTarget")]
@@ -103,6 +109,8 @@ def test_why_a_pod_was_disrupted_is_told_with_its_end_and_then() -> None:
     told = find(write(running, status).conditions, "DisruptionTarget")
     assert told is not None
     assert told.last_transition_time == NOW
+    patch = json.loads(status_patch("u", [running], write(running, status)) or b"")["status"]
+    assert [each["reason"] for each in patch["conditions"]] == ["TerminationByKubelet"]
     shown = v1.PodStatus(phase="Running", conditions=[cond("DisruptionTarget", "True", "EvictionByAPI")])
     told = find(write(shown, status).conditions, "DisruptionTarget")
     assert told is not None

@@ -73,7 +73,7 @@ def status_to_write(
         extended_resource_claim_status=shown.extended_resource_claim_status,
         node_allocatable_resource_claim_statuses=shown.node_allocatable_resource_claim_statuses,
     )
-    starts_again = was_over and not is_over and is_static(pod)
+    starts_again = not is_over and is_static(pod)
     if (is_over or was_over) and not ends and not starts_again and shown.phase != status.phase:
         written = replace(written, phase=shown.phase, reason=shown.reason, message=shown.message)
     return _unready(pod, written, now) if is_terminal_phase(written.phase) else written
