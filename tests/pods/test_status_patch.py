@@ -149,6 +149,14 @@ def test_addresses_and_amounts_that_are_gone_are_taken_away() -> None:
     }
 
 
+def test_which_address_is_the_first_is_told_and_no_order_of_conditions() -> None:
+    ips = [v1.PodIP(ip="10.0.0.1"), v1.PodIP(ip="fd00::1")]
+    shown = v1.PodStatus(pod_ips=ips, conditions=[cond("Ready"), cond("Initialized")])
+    wanted = v1.PodStatus(pod_ips=ips[::-1], conditions=[cond("Initialized"), cond("Ready")])
+    patch = json.loads(status_patch("u", [wanted, shown], wanted) or b"")
+    assert patch["status"] == {"$setElementOrder/podIPs": [{"ip": "fd00::1"}, {"ip": "10.0.0.1"}]}
+
+
 def test_equal_statuses_need_no_patch() -> None:
     status = v1.PodStatus(phase="Running", conditions=[cond("Ready")])
     assert status_patch("u", [status, copy.deepcopy(status)], status) is None

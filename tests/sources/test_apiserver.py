@@ -126,6 +126,26 @@ async def test_pods_that_vanish_are_told_of_once(autojump_clock: trio.testing.Mo
         assert gone == [first]
 
 
+async def test_what_nobody_took_when_the_source_ended_is_told_by_its_next_run(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = APIServer()
+    server.store.create("pods", "d", a_pod("a"))
+    send, updates = trio.open_memory_channel[PodUpdate](0)
+    source = APISource(SimulatedDoor(server), "n", send, rng=random.Random(2))
+    async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as first:
+            first.start_soon(source.run, synced())
+            assert wanted([await updates.receive()]) == {"a"}
+            server.store.create("pods", "d", a_pod("b"))
+            await trio.sleep(1)
+            first.cancel_scope.cancel()
+        nursery.start_soon(source.run, synced())
+        with trio.fail_after(1):
+            assert wanted([await updates.receive()]) == {"a", "b"}
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_is_told_before_the_first_list(autojump_clock: trio.testing.MockClock) -> None:
     server = APIServer()
     server.store.create("pods", "d", a_pod("a"))
