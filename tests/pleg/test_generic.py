@@ -229,6 +229,26 @@ async def test_more_hung_pods_than_places_hold_up_nobody(
         assert world.known() == world.truth()
 
 
+async def test_hung_pods_that_have_failed_leave_the_others_their_places(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(limits=LookLimits(parallel=4, parallel_retries=2, aside=8))
+    read = world.reader.read_pod_status
+
+    async def read_pod_status(parts: PodParts) -> PodStatus:
+        if parts.uid != "new":
+            await trio.sleep_forever()
+        return await read(parts)
+
+    monkeypatch.setattr(world.reader, "read_pod_status", read_pod_status)
+    for number in range(40):
+        world.add_pod(f"p{number}")
+    async with world.running():
+        await world.events_for(100)
+        world.add_pod("new")
+        assert "new" in {event.pod_uid for event in await world.events_for(2)}
+
+
 async def test_many_hung_pods_do_not_starve_the_others(autojump_clock: Clock) -> None:
     world = World(limits=LookLimits(parallel=4, parallel_retries=2, deadline=1))
     world.fault(Fault(Kind.HANG, "*Status", count=200))
@@ -250,6 +270,22 @@ async def test_a_failed_look_tells_the_change_again(autojump_clock: Clock) -> No
     async with world.running():
         events = await world.events_for(10)
         assert by_type(events, STARTED) == {world.sandboxes["a"], *world.containers["a"]}
+
+
+async def test_an_error_is_told_until_the_next_look_that_finds_all_as_it_was(autojump_clock: Clock) -> None:
+    world = World(duration=RelistDuration(period=3600.0))
+    world.add_pod("a")
+    async with world.running():
+        await trio.sleep(2)
+        asked = trio.current_time()
+        await trio.sleep(1)
+        world.fault(Fault(Kind.FAIL, "ListContainers", count=1, code="UNAVAILABLE"))
+        await world.pleg.update_one("a")
+        with pytest.raises(InspectionFailed):
+            world.cache.known_newer_than("a", asked)
+        await trio.sleep(2)
+        assert world.cache.known_newer_than("a", asked) is not None
+        assert world.known() == world.truth()
 
 
 @pytest.mark.parametrize("capacity", [1, 1000])
