@@ -15,7 +15,6 @@ import trio.lowlevel
 import trio.testing
 from prometheus_client import CollectorRegistry
 
-from tests.placement.giving import give
 from tests.pods.build import make_pod
 from trio_kubelet.api import v1
 from trio_kubelet.devices.doors import DevicePluginError
@@ -23,7 +22,10 @@ from trio_kubelet.devices.given import read_answer
 from trio_kubelet.devices.manager import DeviceManager
 from trio_kubelet.devices.proto import plugin_pb2 as api
 from trio_kubelet.devices.values import Device, DevicePluginOptions
+from trio_kubelet.placement.allocator import Allocator, TopologyPolicy
 from trio_kubelet.placement.doors import AllocationError
+from trio_kubelet.placement.merging import NUMANodes
+from trio_kubelet.placement.metrics import AlignmentMetrics
 
 RESOURCES = ("example.com/gpu", "example.com/nic")
 IDS = tuple(f"dev-{number}" for number in range(4))  # the same for both
@@ -95,6 +97,10 @@ class Day:
         self.known = False
         self.plugins: dict[str, FlakyPlugin] = {}
         self.manager: DeviceManager | None = None
+        self.allocator: Allocator
+        policies = ("none", "best-effort", "restricted", "single-numa-node")
+        scope = self.rng.choice(("container", "pod"))
+        self.policy = TopologyPolicy(self.rng.choice(policies), scope, NUMANodes((0, 1)))
         self.nursery: trio.Nursery | None = None
         self.started = self.refused = self.kills = 0
 
@@ -116,7 +122,7 @@ class Day:
         return {key[0] for key in self.running} - self.pods.keys()
 
     def record(self, pod: v1.Pod, type: str, reason: str, message: str, field_path: str = "") -> None:
-        assert reason == "WaitingForDevicePlugin"
+        assert reason in ("WaitingForDevicePlugin", "WaitingForPodsToEnd")
 
     # The day
 
@@ -155,6 +161,14 @@ class Day:
             health_changed=lambda uids: None,
         )
         await self.manager.load()
+        self.allocator = Allocator(
+            providers=[self.manager],
+            policy=self.policy,
+            registry=CollectorRegistry(),
+            alignment=AlignmentMetrics(CollectorRegistry()),
+            runs=self.runs,
+            recorder=self,
+        )
         nursery.start_soon(self.manager.run)
         for name in RESOURCES:
             if self.rng.random() < 0.7:
@@ -211,9 +225,8 @@ class Day:
         manager, uid = self.manager, pod.metadata.uid
         containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
         try:
-            await manager.ready(pod)
-            for container in containers:
-                await give(manager, pod, container, None)
+            if (why := await self.allocator.allocate(pod)) is not None:
+                raise AllocationError(*reversed(why))
             for container in containers:
                 await manager.given(pod, container)
                 if uid not in self.pods:
