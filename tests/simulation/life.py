@@ -35,7 +35,7 @@ class Watcher:
         self.violations: list[str] = []
         self.excused: set[str] = set()  # containers the world itself has ended, or made ill
         self.evicted: set[str] = set()  # pods that the node was told to end
-        self._initialised: set[tuple[str, str]] = set()  # sandbox, init container that ended well
+        self._ended_well: set[tuple[str, str]] = set()  # sandbox and name of containers
         self._disturbed: set[str] = set()  # sandboxes of which somebody else has removed a container
         self.attach()
 
@@ -89,37 +89,37 @@ class Watcher:
         name, init = container.config.metadata.name, pod.spec.init_containers or ()
         before = [c.name for c in init]
         if name in before:
-            if (container.sandbox_id, name) in self._initialised:
+            if (container.sandbox_id, name) in self._ended_well:
                 self._violated(f"{name} of {pod.metadata.uid} has ended well and starts again")
             before = before[: before.index(name)]
         elif not any(c.name == name for c in pod.spec.containers or ()):
             return  # an ephemeral one waits for nobody
         for each in init:
             first = each.name in before and ends(pod.spec, each)
-            if first and (container.sandbox_id, each.name) not in self._initialised:
+            if first and (container.sandbox_id, each.name) not in self._ended_well:
                 self._violated(f"{name} of {pod.metadata.uid} starts before {each.name} has ended")
 
     def _ended(self, container: Container) -> None:
         """A container that ended though it is wanted, its sandbox is well and nobody else killed it."""
-        uid, pods = self._node.uid_of(container), self._node.desired_by_uid()
-        sandbox = self._node.runtime.sandboxes.get(container.sandbox_id)
-        well = sandbox is not None and sandbox.state == cri.SANDBOX_READY
-        if uid not in pods or not well:
+        uid, name = self._node.uid_of(container), container.config.metadata.name
+        sandbox, pod = container.sandbox_id, self._node.desired_by_uid().get(uid)
+        if container.exit_code == 0:
+            self._ended_well.add((sandbox, name))
+        if pod is None or uid in self.evicted or container.id in self.excused:
             return
-        if container.exit_code == 0 and ends_itself(container, pods[uid]):
-            self._initialised.add((container.sandbox_id, container.config.metadata.name))
-            return
-        if uid not in self.evicted and container.id not in self.excused and not self._node.may_end(container):
-            self._violated(f"container {container.config.metadata.name} of {uid} was ended")
+        is_well = sandbox in self._node.runtime.sandboxes and self._node.runtime.sandboxes[sandbox].ready
+        if is_well and not (has_done(container, pod) or self._node.may_end(container)):
+            self._violated(f"container {name} of {uid} was ended")
 
     def _violated(self, what: str) -> None:
         self.violations.append(f"{trio.current_time():.3f}: {what}")
 
 
-def ends_itself(container: Container, pod: v1.Pod) -> bool:
-    """Whether it is an init container of the pod that is no sidecar."""
+def has_done(container: Container, pod: v1.Pod) -> bool:
+    """Whether it is an init container of the pod that has ended well."""
     name = container.config.metadata.name
-    return any(c.name == name and ends(pod.spec, c) for c in pod.spec.init_containers or ())
+    init = any(c.name == name and ends(pod.spec, c) for c in pod.spec.init_containers or ())
+    return init and container.exit_code == 0
 
 
 def bad_day(seed: int) -> list[Fault]:
