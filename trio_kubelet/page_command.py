@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import trio
 
-from trio_kubelet.commands.client import AgentUnreachable, add_where, ask, find_socket
+from trio_kubelet.commands.client import AgentRefused, AgentUnreachable, add_where, ask, find_socket
 from trio_kubelet.commands.output import complain
 from trio_kubelet.common.arguments import Parser, said
 from trio_kubelet.common.error_groups import leaves
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         path = find_socket(options.socket, options.root_dir)
-        ask(path, ROOT)
+        _find_page(path)
         trio.run(_serve, path, options.port)
     except (AgentUnreachable, OSError) as exc:
         complain(f"trio-kubelet: {error_words(exc)}")
@@ -40,6 +40,15 @@ def main(argv: Sequence[str]) -> int:
     except ExceptionGroup as group:
         raise next(iter(leaves(group))) from None
     return 0
+
+
+def _find_page(socket_path: str) -> None:
+    try:
+        ask(socket_path, ROOT)
+    except AgentRefused as exc:
+        if exc.status != 404:
+            raise
+        raise AgentUnreachable("this agent has no page: it runs with --node-page=false") from exc
 
 
 def _port(text: str) -> int:

@@ -103,6 +103,13 @@ def test_an_answer_that_breaks_off_is_no_whole_one(
             assert f"{tmp_path}/{SOCKET_NAME}: the agent's answer broke off" in capsys.readouterr().err
 
 
+def test_a_page_that_is_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = b"HTTP/1.1 404 Not Found\r\nContent-Length: 18\r\n\r\n404 page not found"
+    with answering(tmp_path / SOCKET_NAME, absent):
+        assert page_command.main([f"--root-dir={tmp_path}"]) == 1
+    assert capsys.readouterr().err == "trio-kubelet: this agent has no page: it runs with --node-page=false\n"
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"7", b"[" * 100_000])
 def test_who_is_no_agent_is_told_from_one(
     body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
