@@ -41,6 +41,7 @@ async def test_equal_events_are_one_with_a_count(autojump_clock: MockClock) -> N
     assert other.field_path == "spec.containers{other}"
     assert log.entries(back_off.number) == [other]
     assert log.entries(other.number) == []
+    assert log.entries(other.number + 1) == [node, back_off, other]  # who asks has heard another agent
 
 
 async def test_it_keeps_the_newest_and_cuts_what_is_long(autojump_clock: MockClock) -> None:

@@ -58,10 +58,12 @@ class EventLog:
         self._take(("Node", self._node_name, "", "", ""), type, reason, message, self._clock.now_ns())
 
     def entries(self, after: int = 0) -> list[LoggedEvent]:
-        """What came after the event of number `after`, oldest first."""
+        """What came after the event of number `after`, oldest first; all where that is one of an earlier
+        agent's, of which this one has not so many yet.
+        """
         found = []
         for entry in reversed(self._entries.values()):
-            if entry.number <= after:
+            if entry.number <= after <= self._number:
                 break
             found.append(entry)
         return found[::-1]
