@@ -696,7 +696,8 @@ function close() {
 }
 
 function uidInAddress() {
-  try { return decodeURIComponent((/^#pod=(.*)$/.exec(location.hash) || [])[1] || ""); } catch { return ""; }
+  // A longer one is no pod's, and would be no message that a node takes.
+  try { return decodeURIComponent((/^#pod=(.{1,1000})$/.exec(location.hash) || [])[1] || ""); } catch { return ""; }
 }
 
 addEventListener("popstate", () => {
