@@ -181,6 +181,11 @@ async def test_each_new_state_of_a_pod_is_observed_once(autojump_clock: trio.tes
         server.store.set_status("pods", "d", "a", phase="Running")
         await trio.sleep(200)
     assert observed == ["a:Pending", "b:Pending", "a:Running"]
+    assert [update.op for update in collected.updates] == [
+        PodOperation.SET,
+        PodOperation.UPDATE,
+        PodOperation.UPDATE,
+    ]
 
 
 async def test_a_slow_consumer_gets_the_latest_and_does_not_hold_up_the_watch(
