@@ -322,8 +322,6 @@ class PodLooks:
             # to the table, but it is one to the cache.
             look.rebuild = look.rebuild or change is not None
         else:
-            look.inspect = look.rebuild = False
-            look.told = frozenset()
             self._table.commit(uid)
 
     async def _list(self, uid: str, look: _Look) -> None:
