@@ -124,6 +124,7 @@ async def test_an_empty_first_set_is_told(autojump_clock: trio.testing.MockClock
         await file.send(PodUpdate(Op.SET, "file", ()))
         assert brief(await merged.updates().receive()) == (Op.ADD, [])
         await file.send(PodUpdate(Op.SET, "file", ()))
+        assert not merged.all_ready(), "who took it has not said so"
         merged.add_source("file")
         assert merged.all_ready()
         with trio.move_on_after(5) as nothing_more:

@@ -97,11 +97,7 @@ def merge(known: Known, op: PodOperation, pods: Sequence[Pod], source: str, now_
     if op is PodOperation.SET:
         kept = changes.known
     else:
-        kept = {
-            uid: entry
-            for uid, entry in known.items()
-            if uid in changes.known or full_name(entry.pod) not in accepted
-        }
+        kept = {uid: entry for uid, entry in known.items() if full_name(entry.pod) not in accepted}
         kept.update(changes.known)
     return changes._replace(
         known=kept,
