@@ -389,9 +389,8 @@ async def test_while_nothing_is_written_a_log_is_not_told_and_seldom_looked_at(
     uid = "uid-pod-001"
     node.logs[f"{uid}/main"] = "one\n"
     async with feeding(node) as (feed, nursery):
-        client = Client(feed)
-        nursery.start_soon(client.session.run)
-        await client.ask(number=-1, open={"uid": uid, "container": "main"})
+        client = await reader(feed, nursery)
+        await client.ask(open={"uid": uid, "container": "main"})
         await client.told(uid, "detail", "story", "log")
         node.tails.clear()
         began = trio.current_time()
