@@ -20,7 +20,7 @@ from trio_kubelet.grpc.errors import Code
 from trio_kubelet.kube.metrics import RequestMetrics
 from trio_kubelet.nodepage.charts import Charts, Tally, Turns, rates
 from trio_kubelet.nodepage.doors import LogTail, Use
-from trio_kubelet.nodepage.feed import Feed, Reader
+from trio_kubelet.nodepage.feed import LINGER, Feed, Reader
 from trio_kubelet.nodepage.rows import PodFacts, Work
 from trio_kubelet.nodepage.session import BadMessage, Session
 from trio_kubelet.nodepage.shown import ShownPods
@@ -139,6 +139,23 @@ async def test_twenty_readers_cost_one_look(autojump_clock: MockClock) -> None:
         for client in clients:
             await client.until("pods")
         assert node.looks == looks + 1
+
+
+async def test_an_event_that_comes_when_nobody_reads_any_more_keeps_its_place(
+    autojump_clock: MockClock,
+) -> None:
+    async with feeding(FakeNode(1)) as (feed, _):
+        looker = Reader()
+        await feed.join(looker)
+        await trio.sleep(0.5)
+        feed.leave(looker)
+        await trio.sleep(LINGER)
+        for reason in ("Killing", "Pulled", "Started"):
+            feed.event({"reason": reason})
+            await trio.sleep(5)
+        await feed.join(Reader())
+        said = json.loads(feed.shown.snapshot())["events"]
+        assert [event["reason"] for event in said] == ["Killing", "Pulled", "Started"]
 
 
 async def test_readers_who_come_together_cost_one_look(autojump_clock: MockClock) -> None:

@@ -147,7 +147,8 @@ class Feed:
         self._fresh = False
         self._begun = trio.Event()
         self._dirty.clear()
-        self.shown.forget()
+        events, self._events = self._events, []
+        self.shown.note(events=events)
 
     def _find_rounds(self) -> None:
         """Marks the pods whose round is at another step now, or over."""
