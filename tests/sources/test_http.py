@@ -212,6 +212,7 @@ def test_redirects_keep_configured_headers_at_home() -> None:
     assert not may_follow("http://a/x", "http://b/y", with_headers=True)
     assert not may_follow("http://a/x", "http://a:81/y", with_headers=True)
     assert not may_follow("https://a/x", "http://a/x", with_headers=True)
+    assert not may_follow("https://a/x", "https://a:81/y", with_headers=True)
     assert not may_follow("http://a/x", "file:///etc/passwd", with_headers=False)
 
 

@@ -58,6 +58,27 @@ async def test_headers_go_out_and_validators_come_back() -> None:
     assert asked[0].header("if-none-match") == '"0"'
 
 
+async def test_a_configured_header_stands_for_the_agents_own() -> None:
+    async with web(body(b"x")) as (url, asked):
+        await fetcher(url, {"user-agent": ["mine"], "X-Empty": [""]}).fetch({})
+    assert [value for name, value in asked[0].headers if name == "user-agent"] == ["mine"]
+    with pytest.raises(FetchError, match="connection refused") as caught:
+        await fetcher(url, {"X-Empty": [""]}).fetch({})
+    assert "redacted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "found"),
+    [(301, (), ManifestResponse(301)), (200, (("Location", "/again"),), ManifestResponse(200, b"x"))],
+)
+async def test_what_does_not_lead_elsewhere_is_the_answer(
+    status: int, headers: tuple[tuple[str, str], ...], found: ManifestResponse
+) -> None:
+    async with web(lambda request: Response(status=status, headers=headers, body=b"x")) as (url, asked):
+        assert await fetcher(url).fetch({}) == found
+    assert len(asked) == 1
+
+
 async def test_other_statuses_have_no_body() -> None:
     async with web(lambda request: Response(status=503, body=b"busy")) as (url, _):
         assert await fetcher(url).fetch({}) == ManifestResponse(503)
