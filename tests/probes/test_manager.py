@@ -269,6 +269,21 @@ async def test_a_repeated_probe_that_cannot_be_run_is_tried_as_often_as_others(
         assert len(world.events) == 1
 
 
+async def test_a_repeated_probe_that_is_run_by_a_task_is_run_once_at_a_time(autojump_clock: Clock) -> None:
+    world = World()
+    pod = world.pod(readiness=probe(period=60))
+    async with world.running():
+        repeating = await world.repeated(pod, period=60)
+        world.takes["id"] = 5
+        repeating.end(None)
+        await trio.sleep(1)
+        world.show(pod, "new")
+        await trio.sleep(1)
+        assert [container_id for _, container_id in world.runs] == ["id", "id"]
+        await trio.sleep(5)
+        assert [container_id for _, container_id in world.runs] == ["id", "id", "new"]
+
+
 async def test_a_repeated_probe_of_a_container_that_ended_says_so(autojump_clock: Clock) -> None:
     world = World()
     pod = world.pod(readiness=probe(period=5))
