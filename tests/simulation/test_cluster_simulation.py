@@ -15,7 +15,7 @@ from tests.simulation.deterministic import simulate
 from trio_kubelet.sim.answers import RUNTIME_NAME
 from trio_kubelet.sim.faults import Fault, Kind
 
-LIFE = 240.0  # simulated seconds of each seed
+LIFE = 300.0  # simulated seconds of each seed
 LONG_LIFE = 1000.0
 BACK_WITHIN = 20.0  # simulated seconds after the API server's return until all is told
 

@@ -17,7 +17,7 @@ from tests.simulation.world import Node
 from trio_kubelet.observed.types import PodLifecycleEventType
 
 DIED = PodLifecycleEventType.CONTAINER_DIED
-LIFE = 240.0  # simulated seconds of each seed
+LIFE = 300.0  # simulated seconds of each seed
 LONG_LIFE = 1000.0
 
 SEEDS = 100
