@@ -205,6 +205,30 @@ async def test_a_stream_that_goes_silent_while_it_is_open_is_not_relied_on(
         assert trio.current_time() - began < 0.05
 
 
+async def test_what_happened_before_the_stream_was_opened_may_be_seen_late(autojump_clock: Clock) -> None:
+    """A node's pods at the start of the agent, or a runtime that takes its time to say how they are: no event
+    tells of them, and the stream is as good as any.
+    """
+    world = World()
+    world.add_pod("a")
+    world.fault(Fault(Kind.SLOW, "ContainerStatus", seconds=20, count=1))
+    async with world.running(evented=True):
+        await settled(world)
+        await world.events_for(120)
+        assert world.known() == world.truth()
+        assert world.metrics.stream_ends._value.get() == 0
+
+
+async def test_what_happens_while_there_are_no_events_is_not_remembered(autojump_clock: Clock) -> None:
+    """A runtime that has none would have had the UIDs of all pods of all time kept."""
+    world = World(unimplemented=frozenset({EVENTS}))
+    async with world.running(evented=True):
+        for number in range(10):
+            world.add_pod(f"pod-{number}")
+            await world.events_for(2)
+        assert not world.evented._hearing._seen
+
+
 async def test_the_caches_time_advances_between_relists(autojump_clock: Clock) -> None:
     world = World()
     async with world.running(evented=True):

@@ -57,18 +57,19 @@ class EventedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hearing:
-    """Compares what is seen to happen to pods with what their events say: each has to follow the other within
-    `patience` seconds.
+    """Compares what is seen to happen to pods with what the events of one stream say: each has to follow the
+    other within `patience` seconds.
     """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
+        self._counts_from = math.inf
         self._named: dict[str, float] = {}
         self._seen: dict[str, float] = {}
 
-    def begin(self) -> None:
-        """From now on it counts."""
-        self._seen.clear()
+    def begin(self, now: float) -> None:
+        """What happens from now on counts. What has happened may be seen that much later, too."""
+        self._counts_from = now + self._patience
 
     def named(self, uid: str, now: float) -> None:
         """An event tells of the pod."""
@@ -77,7 +78,7 @@ class Hearing:
 
     def stepped(self, uid: str, now: float) -> None:
         """A container of the pod was seen to have started or ended."""
-        if now - self._named.get(uid, -math.inf) > self._patience:
+        if now >= self._counts_from and now - self._named.get(uid, -math.inf) > self._patience:
             self._seen.setdefault(uid, now)
 
     def is_deaf(self, now: float) -> bool:
@@ -115,6 +116,7 @@ class EventedPLEG:
             try:
                 ended_by = await self._stream_once()
             finally:  # whatever ends it
+                self._hearing = Hearing(self._settings.patience)
                 self._generic.update(self._settings.polling)
                 self._generic.request_relist()
             self._metrics.stream_ends.inc()
@@ -170,7 +172,7 @@ class EventedPLEG:
         await heard.wait()
         await self._generic.relist_now()
         self._generic.update(self._settings.evented)
-        self._hearing.begin()
+        self._hearing.begin(trio.current_time())
         while not self._hearing.is_deaf(trio.current_time()):
             # What happened up to then would have come as an event, so what is known was true then.
             self._cache.update_time(trio.current_time() - self._settings.cache_lag)
