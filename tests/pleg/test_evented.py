@@ -14,6 +14,7 @@ import trio.testing
 from tests.pleg.world import World
 from trio_kubelet.common.clock import NANOSECONDS
 from trio_kubelet.cri.doors import EVERYTHING_DIRTY, ContainerEvent
+from trio_kubelet.cri.proto import api_pb2 as cri
 from trio_kubelet.observed.types import PodLifecycleEventType
 from trio_kubelet.pleg.evented import EventedPLEG
 from trio_kubelet.sim.faults import EVENTS, Fault, Kind
@@ -217,6 +218,45 @@ async def test_what_happened_before_the_stream_was_opened_may_be_seen_late(autoj
         await world.events_for(120)
         assert world.known() == world.truth()
         assert world.metrics.stream_ends._value.get() == 0
+
+
+class Nameless:
+    """A runtime whose events say no longer of which pod they tell, as of one that is removed."""
+
+    def __init__(self, events: trio.MemoryReceiveChannel[ContainerEvent]) -> None:
+        self.opened, self._events = 0, events
+
+    @asynccontextmanager
+    async def container_events(self) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
+        self.opened += 1
+        yield self._events
+
+
+@pytest.mark.parametrize("event", [EVERYTHING_DIRTY, cri.ContainerEventResponse()], ids=["lost", "no pod"])
+async def test_an_event_may_tell_of_a_pod_without_its_name(
+    autojump_clock: Clock, event: ContainerEvent
+) -> None:
+    """Nor is a stream silent that brings more events than there is room for."""
+    world = World()
+    world.add_pod("a")
+    send, events = trio.open_memory_channel[ContainerEvent](1)
+    nameless: Any = Nameless(events)
+    evented = EventedPLEG(
+        generic=world.pleg, runtime=nameless, cache=world.cache, clock=world.clock, metrics=world.metrics
+    )
+    async with world.running() as nursery:
+        nursery.start_soon(evented.run)
+        await send.send(event)
+        await world.events_for(60)
+        world.kill("a")
+        await send.send(event)
+        assert [event.type for event in await world.events_for(5)] == [DIED]
+        world.add_pod("b")
+        await world.pleg.update_one("b")
+        await send.send(event)
+        await world.events_for(60)
+        assert nameless.opened == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_what_happens_while_there_are_no_events_is_not_remembered(autojump_clock: Clock) -> None:

@@ -64,6 +64,7 @@ class Hearing:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._counts_from = math.inf
+        self._any_named = -math.inf
         self._named: dict[str, float] = {}
         self._seen: dict[str, float] = {}
 
@@ -76,9 +77,15 @@ class Hearing:
         self._named[uid] = now
         self._seen.pop(uid, None)
 
+    def any_named(self, now: float) -> None:
+        """An event tells of some pod, or several."""
+        self._any_named = now
+        self._seen.clear()
+
     def stepped(self, uid: str, now: float) -> None:
         """A container of the pod was seen to have started or ended."""
-        if now >= self._counts_from and now - self._named.get(uid, -math.inf) > self._patience:
+        named = max(self._named.get(uid, -math.inf), self._any_named)
+        if now >= self._counts_from and now - named > self._patience:
             self._seen.setdefault(uid, now)
 
     def is_deaf(self, now: float) -> bool:
@@ -143,16 +150,20 @@ class EventedPLEG:
         async for event in events:
             heard.set()
             if event is EVERYTHING_DIRTY:
-                self._generic.request_relist()
+                self._hint_at_any()
                 continue
             uid = event_pod_uid(event)
             if uid is None:
-                self._generic.request_relist()
+                self._hint_at_any()
             else:
                 self._hint(uid, event)
             if event.created_at:
                 age = (self._clock.now_ns() - event.created_at) / NANOSECONDS
                 self._metrics.event_latency.observe(max(0.0, age))
+
+    def _hint_at_any(self) -> None:
+        self._hearing.any_named(trio.current_time())
+        self._generic.request_relist()
 
     def _hint(self, uid: str, event: cri.ContainerEventResponse) -> None:
         self._hearing.named(uid, trio.current_time())
