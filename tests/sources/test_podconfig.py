@@ -236,6 +236,54 @@ async def test_of_a_manifest_and_an_object_of_the_server_with_one_uid_that_count
     assert events.seen == [("a", "FailedValidation", message)] * 3
 
 
+async def test_of_manifests_of_two_sources_with_one_uid_the_first_counts(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """They were taken for one pod, which ended when either of them went."""
+    events = Events()
+    merged = PodConfig(recorder=events, clock=TrioClock(0))
+    file, http, api = (merged.channel(source) for source in ("file", "http", "api"))
+    updates = merged.updates()
+
+    def manifest(source: str, image: str = "busybox") -> PodUpdate:
+        return PodUpdate(Op.SET, source, (pod("a", source, image=image),))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merged.run)
+
+        async def told() -> tuple[str, PodOperation, list[str]]:
+            update = await updates.receive()
+            return update.source, update.op, [each.metadata.name for each in update.pods]
+
+        await file.send(manifest("file"))
+        assert await told() == ("file", Op.ADD, ["file"])
+        await http.send(manifest("http"))
+        assert await told() == ("http", Op.ADD, [])
+        await http.send(manifest("http", "other"))
+        assert await told() == ("http", Op.UPDATE, [])
+        await api.send(PodUpdate(Op.SET, "api", (pod("a", "web"),)))
+        assert await told() == ("file", Op.REMOVE, ["file"])
+        assert await told() == ("api", Op.ADD, ["web"])
+        await api.send(PodUpdate(Op.SET, "api", ()))
+        assert await told() == ("api", Op.REMOVE, ["web"])
+        assert await told() == ("file", Op.ADD, ["file"])
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        assert await told() == ("file", Op.REMOVE, ["file"])
+        assert await told() == ("http", Op.ADD, ["http"])
+        await file.send(manifest("file"))
+        assert await told() == ("file", Op.ADD, [])
+        await file.send(PodUpdate(Op.SET, "file", ()))
+        assert await told() == ("file", Op.REMOVE, [])
+        await http.send(PodUpdate(Op.SET, "http", ()))
+        assert await told() == ("http", Op.REMOVE, ["http"])
+        nursery.cancel_scope.cancel()
+    message = 'Error validating pod {0}_default(a) from {0} due to duplicate pod UID "a", ignoring'
+    ignored = [
+        ("a", "FailedValidation", message.format(source)) for source in ("http", "http", "file", "file")
+    ]
+    assert events.seen == ignored
+
+
 async def test_before_it_runs_no_source_is_ready() -> None:
     """All of no sources are ready, which housekeeping took for leave to clean up."""
     config = PodConfig()

@@ -3,8 +3,7 @@
 Each source has a channel and a task of its own. The task merges one update at a time (`merge`) and hands
 the resulting updates over one by one, settled with those of the others (`Precedence`); the output has no
 buffer, so a source that floods the consumer waits for its own updates while the others take their turn in
-between. A task that is cancelled loses
-nothing but itself: PodConfig lives as long as the agent.
+between. A task that is cancelled loses nothing but itself: PodConfig lives as long as the agent.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """A manifest may name the UID that an object of the API server has, as one that was copied from there does:
-then that object counts, and the manifest's pod as soon as it is gone.
+then that object counts, and the manifest's pod as soon as it is gone. Of manifests of several sources that
+name the same one, the first counts.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ class Precedence:
     def __init__(self, ignored: Callable[[Pod], None]) -> None:
         self._ignored = ignored
         self._theirs: set[str] = set()
-        self._manifests: dict[str, Pod] = {}
+        self._manifests: dict[str, dict[str, Pod]] = {}  # by UID and source; the first counts
 
     def settle(self, update: PodUpdate) -> list[PodUpdate]:
         """What is delivered for the update, in order."""
-        uids = [pod.metadata.uid for pod in update.pods]
         if update.source != API_SOURCE:
-            return [self._of_manifests(update)]
-        same = [self._manifests[uid] for uid in uids if uid in self._manifests]
+            return self._of_manifests(update)
+        uids = [pod.metadata.uid for pod in update.pods]
+        same = [_first(self._manifests[uid]) for uid in uids if uid in self._manifests]
         if update.op is PodOperation.REMOVE:
             self._theirs.difference_update(uids)
             return [update, *_each(PodOperation.ADD, same)]
@@ -34,19 +35,28 @@ class Precedence:
             self._ignored(pod)
         return [*_each(PodOperation.REMOVE, same), update]
 
-    def _of_manifests(self, update: PodUpdate) -> PodUpdate:
-        counted = []
+    def _of_manifests(self, update: PodUpdate) -> list[PodUpdate]:
+        counted, next_ones = [], []
         for pod in update.pods:
             uid = pod.metadata.uid
-            if update.op is PodOperation.REMOVE:
-                self._manifests.pop(uid, None)
-            else:
-                self._manifests[uid] = pod
-            if uid not in self._theirs:
+            same = self._manifests.setdefault(uid, {})
+            same[update.source] = pod
+            counts = uid not in self._theirs and _first(same) is pod
+            if counts:
                 counted.append(pod)
-            elif update.op is not PodOperation.REMOVE:
+            if update.op is PodOperation.REMOVE:
+                del same[update.source]
+                if not same:
+                    del self._manifests[uid]
+                elif counts:
+                    next_ones.append(_first(same))
+            elif not counts:
                 self._ignored(pod)
-        return update._replace(pods=tuple(counted))
+        return [update._replace(pods=tuple(counted)), *_each(PodOperation.ADD, next_ones)]
+
+
+def _first(same: dict[str, Pod]) -> Pod:
+    return next(iter(same.values()))
 
 
 def _each(operation: PodOperation, pods: Iterable[Pod]) -> Iterator[PodUpdate]:
