@@ -227,6 +227,33 @@ async def test_a_pod_is_told_of_while_a_hook_of_it_hangs(
         await world.until(lambda: states() == ["hooked running True", "one running True"])
 
 
+async def test_a_round_that_takes_long_ends_with_its_pod(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told to have failed counts no longer towards what the node has, so its containers must not run
+    on until a hook has ended.
+    """
+    world = World(sources=("api",))
+    containers = [v1.Container(name=name) for name in ("one", "hooked")]
+    pod, start = api_pod(containers=containers, spec={"active_deadline_seconds": 60}), world.runtime._start
+
+    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
+        if name == "hooked":
+            await trio.sleep_forever()
+        await start(kept, name, status, result)
+
+    monkeypatch.setattr(world.runtime, "_start", starts)
+    async with world.running():
+        await world.add(pod)
+        await trio.sleep(50)
+        assert world.runtime.alive() == {pod.metadata.uid}
+        await world.until(lambda: world.is_finished(pod.metadata.uid), 30)
+        assert world.status(pod).phase == "Failed"
+        assert world.status(pod).reason == "DeadlineExceeded"
+        assert not world.runtime.alive()
+        assert world.events.reasons(pod.metadata.uid).count("DeadlineExceeded") == 1
+
+
 async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

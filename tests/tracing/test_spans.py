@@ -54,7 +54,7 @@ class Work:
             await trio.sleep(2.0)
         return self.report
 
-    def tell(self, worker: Worker, status: PodStatus) -> None:
+    def tell(self, worker: Worker, status: PodStatus) -> bool:
         raise AssertionError("no sync takes that long")
 
     async def sync_terminating_pod(

@@ -328,8 +328,8 @@ class SyncerDoor(Protocol):
 
     async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport: ...
 
-    def tell(self, worker: Worker, status: PodStatus) -> None:
-        """Says how a pod is while such a sync goes on."""
+    def tell(self, worker: Worker, status: PodStatus) -> bool:
+        """Says how a pod is while such a sync goes on; whether it is over, so that the sync is to end."""
         ...
 
     async def sync_terminating_pod(

@@ -127,14 +127,18 @@ class Syncer:
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
         return self._after_sync(pod, status, result)
 
-    def tell(self, worker: Worker, status: PodStatus) -> None:
+    def tell(self, worker: Worker, status: PodStatus) -> bool:
         """Says how a pod is whose round takes long: a container waits for its image, or for its postStart
-        hook, until whose end it has not started. The others run, or have ended.
+        hook, until whose end it has not started. The others run, or have ended. Whether the pod is over, as
+        at its deadline: then nothing more is to be done for it than to end what still runs.
         """
-        if (pod := worker.pod) is not None:
-            hidden = self._runtime.in_post_start()
-            seen = replace(status, containers=tuple(c for c in status.containers if c.id not in hidden))
-            self._probes.pod_status_changed(pod, self._reporter.say(pod, seen))
+        if (pod := worker.pod) is None:
+            return False
+        hidden = self._runtime.in_post_start()
+        seen = replace(status, containers=tuple(c for c in status.containers if c.id not in hidden))
+        shown = self._reporter.say(pod, seen)
+        self._probes.pod_status_changed(pod, shown)
+        return is_terminal_phase(shown.phase)
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]

@@ -73,6 +73,12 @@ class Slot:
         self.last_error = ""
         self.warned = False
 
+    def interrupt(self) -> None:
+        """Ends the attempt under way, if there is one."""
+        if self.scope is not None:
+            self.finishing.hurry()
+            self.scope.cancel()
+
 
 class WorkerTable:
     """The workers by UID, read only. Implements the runtime room's `PodStates`."""

@@ -200,9 +200,8 @@ class PodWorkers(WorkerTable):
         if Effect.WAKE in effects:
             self._rounds.take_out(uid)
             slot.wake.set()
-        if Effect.CANCEL in effects and slot.scope is not None:
-            slot.finishing.hurry()
-            slot.scope.cancel()
+        if Effect.CANCEL in effects:
+            slot.interrupt()
         if Effect.START in effects:
             if worker.stage is Stage.SYNCING and worker.pod is not None:
                 self._metrics.containers_per_pod.observe(len(worker.pod.spec.containers or ()))
@@ -351,13 +350,14 @@ class PodWorkers(WorkerTable):
         """How a pod is would be said after the round only, which a hook that hangs keeps from ending."""
         while True:
             await trio.sleep(LONG)
-            for worker, slot in [(self._workers.get(uid), slot) for uid, slot in self._slots.items()]:
+            for uid, slot in list(self._slots.items()):
+                worker = self._workers.get(uid)
                 long = slot.begun is not None and trio.current_time() - slot.begun >= LONG
                 if not long or worker is None or worker.stage is not Stage.SYNCING:
                     continue
                 try:
-                    if (status := self._status.get(worker.uid)) is not None:
-                        self._syncer.tell(worker, status)
+                    if (status := self._status.get(uid)) is not None and self._syncer.tell(worker, status):
+                        slot.interrupt()
                 except Exception as exc:  # of one pod, about which the others need not wait
                     log.error("Unexpected error in telling of a pod", pod=_ref(worker), err=exc)
 

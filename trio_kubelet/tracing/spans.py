@@ -76,8 +76,8 @@ class TracedSyncer:
         with self._span("syncPod", worker, {"k8s.pod.update_type": worker.sync_type.value}) as span:
             return _told(span, await self._syncer.sync_pod(worker, status, attempt))
 
-    def tell(self, worker: Worker, status: PodStatus) -> None:
-        self._syncer.tell(worker, status)
+    def tell(self, worker: Worker, status: PodStatus) -> bool:
+        return self._syncer.tell(worker, status)
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]
