@@ -254,6 +254,37 @@ async def test_a_round_that_takes_long_ends_with_its_pod(
         assert world.events.reasons(pod.metadata.uid).count("DeadlineExceeded") == 1
 
 
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
+async def test_many_rounds_that_take_long_are_told_of_in_many_turns(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose pods all wait for an image: nothing else had its turn until all had been told of."""
+    world, turns, told = World(), Turns(), list[int]()
+    pods = [make_pod(f"web-{number}") for number in range(40)]
+
+    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(world.runtime, "_start", starts)
+    monkeypatch.setattr(world.room.workers._syncer, "tell", lambda worker, status: told.append(turns.number))
+    trio.lowlevel.add_instrument(turns)
+    async with world.running():
+        for pod in pods:
+            await world.add(pod)
+        await trio.sleep(15)
+        assert len(told) == len(pods)
+        assert max(map(told.count, told)) <= 16
+
+
 async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

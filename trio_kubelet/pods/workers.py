@@ -360,6 +360,7 @@ class PodWorkers(WorkerTable):
                         slot.interrupt()
                 except Exception as exc:  # of one pod, about which the others need not wait
                     log.error("Unexpected error in telling of a pod", pod=_ref(worker), err=exc)
+                await trio.lowlevel.checkpoint()
 
     async def _watch(self) -> None:
         """Says so when a worker has been busy for too long; it says it once for each attempt."""
