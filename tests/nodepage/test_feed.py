@@ -327,6 +327,27 @@ async def test_use_that_cannot_be_measured_holds_up_nothing(autojump_clock: Mock
         assert (await client.until("use"))["use"] == {"uid-pod-001": {"main": {"cpu": 12, "memory": 4096}}}
 
 
+async def test_a_feed_that_is_started_anew_measures_again(autojump_clock: MockClock) -> None:
+    """What ended it may have come while use was being measured, or of that."""
+    node = Stuck(2)
+    node.used = {"main": Use(12, 4096)}
+    feed = Feed(
+        node=node, shown=ShownPods({"name": "n"}), charts=Charts(CollectorRegistry()), clock=TrioClock(0)
+    )
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(10):
+            async with trio.open_nursery() as first:
+                first.start_soon(feed.run)
+                client = await reader(feed, nursery)
+                await client.ask(see=["uid-pod-001"])
+                while True:
+                    await client.get()
+        node.goes_on.set()
+        nursery.start_soon(feed.run)
+        assert (await client.until("use"))["use"] == {"uid-pod-001": {"main": {"cpu": 12, "memory": 4096}}}
+        nursery.cancel_scope.cancel()
+
+
 async def test_where_a_reader_compares_all_pods_all_are_measured(autojump_clock: MockClock) -> None:
     node = FakeNode(500)
     async with feeding(node) as (feed, nursery):

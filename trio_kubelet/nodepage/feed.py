@@ -206,8 +206,10 @@ class Feed:
                 await self._pause()
 
     async def _measure(self) -> None:
-        self._used = await self._use()
-        self._measured.set()
+        try:
+            self._used = await self._use()
+        finally:  # the feed may be started anew, and measures then
+            self._measured.set()
 
     async def _pause(self) -> None:
         """Until the next point is due: sooner when somebody reads, or begins to."""
