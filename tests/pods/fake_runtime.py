@@ -5,7 +5,7 @@ The runtime keeps a log of what ran when, from which tests read off that two pod
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -89,7 +89,7 @@ class FakeRuntime:
         self.resize_errors: dict[str, str] = {}  # by pod uid: why no resize of it is made
         self.kill_errors: dict[str, int] = {}
         self.hang: set[str] = set()
-        self.hooked: set[str] = set()  # containers whose postStart hook runs, by id
+        self.in_hook: dict[str, str] = {}  # by pod uid: its container whose postStart hook runs
         self.syncs = 0
         self.calls: list[str] = []
         self._number = 0
@@ -247,8 +247,8 @@ class FakeRuntime:
             if all_sources_ready and states.should_content_be_removed(uid) and not self._is_up(pod):
                 del self.pods[uid]
 
-    def in_post_start(self) -> Collection[str]:
-        return self.hooked
+    def hooked(self, uid: str) -> str:
+        return self.in_hook.get(uid, "")
 
     def collect_back_offs(self) -> None:
         pass

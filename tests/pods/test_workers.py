@@ -200,9 +200,9 @@ async def test_a_pod_is_told_of_while_a_hook_of_it_hangs(
     async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
         await start(kept, name, status, result)
         if name == "hooked":
-            world.runtime.hooked = {kept.containers[-1].id}
+            world.runtime.in_hook[pod.metadata.uid] = kept.containers[-1].id
             await goes_on.wait()
-            world.runtime.hooked = set()
+            del world.runtime.in_hook[pod.metadata.uid]
 
     monkeypatch.setattr(world.runtime, "_start", starts)
 

@@ -54,8 +54,8 @@ class RuntimeDoor(Protocol):
         evict_non_deleted_pods: bool = False,
     ) -> None: ...
 
-    def in_post_start(self) -> Collection[str]:
-        """IDs of containers whose postStart hook runs."""
+    def hooked(self, uid: str) -> str:
+        """ID of the pod's container whose postStart hook runs or is to run; "" if there is none."""
         ...
 
     def collect_back_offs(self) -> None: ...

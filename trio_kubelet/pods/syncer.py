@@ -134,8 +134,8 @@ class Syncer:
         """
         if (pod := worker.pod) is None:
             return False
-        hidden = self._runtime.in_post_start()
-        seen = replace(status, containers=tuple(c for c in status.containers if c.id not in hidden))
+        hooked = self._runtime.hooked(pod.metadata.uid)
+        seen = replace(status, containers=tuple(c for c in status.containers if c.id != hooked))
         shown = self._reporter.say(pod, seen)
         self._probes.pod_status_changed(pod, shown)
         return is_terminal_phase(shown.phase)

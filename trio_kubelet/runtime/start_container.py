@@ -84,8 +84,10 @@ class ContainerStarter:
         self._killer = killer
         self._events = events
         self._linker = linker
-        self.in_hook: set[str] = set()
-        """IDs of containers whose postStart hook runs: they have not started until it has ended."""
+        self.hooked: dict[str, str] = {}
+        """By UID of the pod: the container whose postStart hook runs or is to run, until whose end it has not
+        started, whatever the runtime says. A pod's containers start one after the other.
+        """
 
     async def start(
         self,
@@ -102,14 +104,18 @@ class ContainerStarter:
         image = await self.ensure_image(place, container.image, container.image_pull_policy, container)
         config = await self._config(place, container, image, image_volumes, target)
         await self._remove_never_started(place, container)
-        container_id = await self._slots.call(
-            "container",
-            lambda: self._create_and_start(place, container, config),
-            critical=place.critical,
-            begun=True,
-        )
-        await self._linker.add(_log_link(place, config, container_id))
-        await self._post_start(pod, container, container_id)
+        try:
+            container_id = await self._slots.call(
+                "container",
+                lambda: self._create_and_start(place, container, config),
+                critical=place.critical,
+                begun=True,
+            )
+            await self._linker.add(_log_link(place, config, container_id))
+            if (handler := _post_start(container)) is not None:
+                await self._run_post_start(pod, container, container_id, handler)
+        finally:
+            self.hooked.pop(pod.metadata.uid, None)
         return container_id
 
     async def _create_and_start(
@@ -124,6 +130,8 @@ class ContainerStarter:
             self._images.doubt()
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}")
             raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
+        if _post_start(container) is not None:
+            self.hooked[pod.metadata.uid] = container_id
         self._events.normal(pod, container.name, "Created", "Container created", container_id)
         try:
             await place.finishing.let_finish(
@@ -200,11 +208,9 @@ class ContainerStarter:
                 )
                 raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
 
-    async def _post_start(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
-        handler = container.lifecycle.post_start if container.lifecycle is not None else None
-        if handler is None:
-            return
-        self.in_hook.add(container_id)
+    async def _run_post_start(
+        self, pod: v1.Pod, container: v1.Container, container_id: str, handler: v1.LifecycleHandler
+    ) -> None:
         try:
             await self._hooks.run(container_id, pod, container, handler)
         except HookError as error:
@@ -224,8 +230,10 @@ class ContainerStarter:
             except CRIError as kill_error:
                 log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
             raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
-        finally:
-            self.in_hook.discard(container_id)
+
+
+def _post_start(container: v1.Container) -> v1.LifecycleHandler | None:
+    return container.lifecycle.post_start if container.lifecycle is not None else None
 
 
 def _log_link(place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> LogLink:
