@@ -27,7 +27,9 @@ from tests.pods.build import make_pod
 from tests.shapes import SHAPES
 from trio_kubelet.api import v1
 from trio_kubelet.common.inotify import DirectoryWatch, WatchError
+from trio_kubelet.common.lanes import WorkHangs
 from trio_kubelet.devices import inventory as inventory_module
+from trio_kubelet.devices import manager as manager_module
 from trio_kubelet.devices import plugin as plugin_module
 from trio_kubelet.devices import registration
 from trio_kubelet.devices.assignments import Assignment, Key
@@ -635,6 +637,23 @@ async def test_what_a_damaged_checkpoint_says_is_not_believed(directory: Path) -
         file.write_text(damaged)
         async with running(directory) as node:
             assert not node.manager.has_devices("uid-one")
+
+
+async def test_a_disk_that_hangs_keeps_no_pod_out_whose_devices_are_known_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of a damaged checkpoint goes when the next agent finds nothing in doubt."""
+
+    class Hanging:
+        async def run(self, *work: object) -> object:
+            raise WorkHangs("node-files: no end within 60 s")
+
+    (directory / FILE_NAME).write_text("[]")
+    async with running(directory) as node, sample_plugin(directory, 1):
+        await until(lambda: counts(node) == (1, 1))
+        monkeypatch.setattr(manager_module, "NODE_FILES", Hanging())
+        await node.manager.ready(wants("one", 1)[0])
+        assert await node.give("one", 1) == {"dev-0"}
 
 
 WAITING = f"Waiting for the device plugin of {RESOURCE}, at most {GRACE:.0f} s"

@@ -212,8 +212,9 @@ class DeviceManager:
         while self._damaged and not self._pods.all_known():  # noqa: ASYNC110 (sources wake nobody)
             await trio.sleep(SOURCES_PERIOD)
         if self._damaged and not self._unaccounted() and not self._pods.ending():
-            self._damaged = False
-            await NODE_FILES.run(self._dispel)
+            self._damaged = False  # everything that runs is accounted for
+            with contextlib.suppress(OSError):
+                await NODE_FILES.run(os.unlink, self._lost)
 
     def take(self, pod: v1.Pod, container: v1.Container, affinity: Hint | None) -> None:
         """Takes devices for the container; what it has already stays. Raises AllocationError."""
@@ -279,11 +280,6 @@ class DeviceManager:
         """Keeps a damaged checkpoint under another name: as long as it is there, so is the doubt."""
         with contextlib.suppress(OSError):
             os.replace(self._store.path, self._lost)
-
-    def _dispel(self) -> None:
-        """Everything that runs is accounted for."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._lost)
 
     def leaving(self) -> Collection[str]:
         self._take_back()
