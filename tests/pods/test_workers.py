@@ -16,7 +16,7 @@ from trio_kubelet.observed.types import ContainerState, PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import SyncContext
-from trio_kubelet.runtime.results import PodSyncResult
+from trio_kubelet.runtime.results import PodSyncResult, SyncAction
 from trio_kubelet.volumes.errors import VolumeError
 
 
@@ -252,6 +252,32 @@ async def test_a_round_that_takes_long_ends_with_its_pod(
         assert world.status(pod).reason == "DeadlineExceeded"
         assert not world.runtime.alive()
         assert world.events.reasons(pod.metadata.uid).count("DeadlineExceeded") == 1
+
+
+async def test_a_pod_is_not_over_while_a_round_starts_what_it_has_ended_itself(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container with another image, which takes its time, of a pod that does not restart."""
+    world, pod = World(), make_pod(restart_policy="Never")
+    async with world.running():
+        await run_pod(world, pod)
+
+        async def starts_anew(pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
+            kept, result = world.runtime.pods[pod.metadata.uid], PodSyncResult()
+            kept.containers[-1].state = ContainerState.EXITED
+            result.add(SyncAction.KILL_CONTAINER, "c")
+            await trio.sleep(60)
+            await world.runtime._start(kept, "c", status, result)
+            monkeypatch.undo()
+            return result
+
+        monkeypatch.setattr(world.runtime, "sync_pod", starts_anew)
+        await world.update(pod)
+        await trio.sleep(50)
+        assert world.status(pod).phase == "Running"
+        await trio.sleep(30)
+        assert world.status(pod).phase == "Running"
+        assert world.runtime.alive() == {pod.metadata.uid}
 
 
 class Turns(trio.abc.Instrument):

@@ -329,7 +329,7 @@ class SyncerDoor(Protocol):
     async def sync_pod(self, worker: Worker, status: PodStatus, attempt: Attempt) -> SyncReport: ...
 
     def tell(self, worker: Worker, status: PodStatus) -> bool:
-        """Says how a pod is while such a sync goes on; whether it is over, so that the sync is to end."""
+        """Says how a pod is while such a sync goes on; whether that is to end, for the pod's time is up."""
         ...
 
     async def sync_terminating_pod(

@@ -25,6 +25,7 @@ from trio_kubelet.pods.metrics import PodMetrics
 from trio_kubelet.pods.refs import PENDING, RUNNING, is_terminal_phase
 from trio_kubelet.pods.resize.progress import ResizeProgress
 from trio_kubelet.pods.rounds import RoundSteps
+from trio_kubelet.pods.status.generate import past_active_deadline
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.status.reporter import StatusReporter
 from trio_kubelet.pods.story import Story
@@ -129,16 +130,17 @@ class Syncer:
 
     def tell(self, worker: Worker, status: PodStatus) -> bool:
         """Says how a pod is whose round takes long: a container waits for its image, or for its postStart
-        hook, until whose end it has not started. The others run, or have ended. Whether the pod is over, as
-        at its deadline: then nothing more is to be done for it than to end what still runs.
+        hook, until whose end it has not started. The others run, or have ended. Whether its time is up: then
+        the round is to end, and the next one ends the pod.
         """
         if (pod := worker.pod) is None:
             return False
+        if past_active_deadline(pod, self._statuses.before(pod), self._clock.now_ns()):
+            return True
         hooked = self._runtime.hooked(pod.metadata.uid)
         seen = replace(status, containers=tuple(c for c in status.containers if c.id != hooked))
-        shown = self._reporter.say(pod, seen)
-        self._probes.pod_status_changed(pod, shown)
-        return is_terminal_phase(shown.phase)
+        self._probes.pod_status_changed(pod, self._reporter.say(pod, seen, amid=True))
+        return False
 
     async def sync_terminating_pod(
         self, worker: Worker, status: PodStatus, look: Callable[[], Awaitable[PodStatus]]

@@ -56,7 +56,7 @@ class AttemptOutcome(enum.StrEnum):
     OK = "ok"
     TERMINAL = "terminal"  # syncing only: the pod has run its course
     FAILED = "failed"
-    INTERRUPTED = "interrupted"  # something more urgent came up, or a pod was over; there is new work already
+    INTERRUPTED = "interrupted"  # something more urgent came up, or a pod's time was up
 
 
 class Effect(enum.Flag):

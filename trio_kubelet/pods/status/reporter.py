@@ -116,14 +116,19 @@ class StatusReporter:
         self._clock = clock
         self._said: dict[str, _Basis] = {}  # by UID: of a status that was the one before it
 
-    def say(self, pod: v1.Pod, observed: PodStatus) -> v1.PodStatus:
-        """The status of a pod that runs, or is to run."""
+    def say(self, pod: v1.Pod, observed: PodStatus, *, amid: bool = False) -> v1.PodStatus:
+        """The status of a pod that runs, or is to run. `amid` a round that may have ended containers to start
+        them anew, that the pod is over is not said.
+        """
         self._tell_deadline(pod)
         before, inputs = self._statuses.before(pod), self._inputs(pod)
         basis = _Basis.of(pod, observed, before, inputs)
         if self._statuses.is_shown(pod) and basis.is_same(self._said.get(pod.metadata.uid)):
             return before
-        shown = self._statuses.set(pod, generate_status(pod, observed, before, inputs, terminal=False))
+        status = generate_status(pod, observed, before, inputs, terminal=False)
+        if amid and is_terminal_phase(status.phase):
+            return before
+        shown = self._statuses.set(pod, status)
         if shown == before:  # then the next one of the same basis is, too
             self._said[pod.metadata.uid] = basis
         return shown
