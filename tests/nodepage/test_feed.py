@@ -420,6 +420,24 @@ async def test_a_log_that_cannot_be_read_holds_up_nothing_else(autojump_clock: M
         assert (await client.told(uid, "log"))["log"]["text"] == "one\n"
 
 
+async def test_a_log_that_cannot_be_read_holds_up_no_other_log(autojump_clock: MockClock) -> None:
+    """Nor is it told once it can be: the reader is elsewhere."""
+    node = Stuck(2)
+    hung, other = node.pods
+    node.logs[f"{other}/main"] = "one\n"
+    async with feeding(node) as (feed, nursery):
+        client = await reader(feed, nursery)
+        await client.ask(open={"uid": hung, "container": "main"})
+        await client.told(hung, "detail", "story")
+        stuck, node.goes_on = node.goes_on, trio.Event()
+        node.goes_on.set()
+        await client.ask(open={"uid": other, "container": "main"})
+        began = trio.current_time()
+        assert (await client.told(other, "log"))["log"]["text"] == "one\n"
+        assert trio.current_time() - began < 1
+        stuck.set()
+
+
 async def test_while_nothing_is_written_a_log_is_not_told_and_seldom_looked_at(
     autojump_clock: MockClock,
 ) -> None:

@@ -145,12 +145,16 @@ class Session:
             if opened is None or not opened.container:
                 await reopened.wait()
                 continue
-            of, tail = sent.get("log", (None, None))
-            before = tail if of == opened else None
-            tail = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous, before)
-            of, shown = sent.get("log", (None, None))  # meanwhile the page may have left it and come back
+            of, last = sent.get("log", (None, None))
+            before = last if of == opened else None
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_at, reopened, nursery.cancel_scope)
+                tail = await self._feed.node.log_tail(opened.uid, opened.container, opened.previous, before)
+                nursery.cancel_scope.cancel()
+            if opened is not self._opened:
+                continue  # it looks elsewhere now
             sent["log"] = opened, tail
-            is_new = of != opened or shown.text != tail.text
+            is_new = before is None or before.text != tail.text
             what = {"log": {**msgspec.to_builtins(opened), "text": tail.text}} if is_new else {}
             await self._say(what)
             await _rest(reopened, _pause_after(what))
@@ -162,6 +166,11 @@ class Session:
     async def _send(self, message: bytes) -> None:
         with trio.fail_after(_SEND_SECONDS):
             await self._send_raw(message)
+
+
+async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _pause_after(said: object) -> float:
