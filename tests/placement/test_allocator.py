@@ -287,6 +287,38 @@ def test_a_pod_that_asks_for_nothing_counts_as_aligned(policy: str, scope: str, 
     assert registry.get_sample_value(count, {"scope": scope, "boundary": "numa_node"}) == expected
 
 
+async def test_a_pod_counts_as_an_error_if_it_is_refused_and_once(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Not with each attempt of one that waits, as for a disk."""
+    registry, node = CollectorRegistry(), Node()
+    cpus = manager(node, tmp_path)
+    await cpus.load()
+    allocator = Allocator(
+        providers=[cpus],
+        policy=TopologyPolicy("restricted", "container", NODES),
+        registry=registry,
+        alignment=AlignmentMetrics(registry),
+        runs=node.runs,
+        recorder=node,
+    )
+
+    def errors() -> float | None:
+        return registry.get_sample_value("kubelet_topology_manager_admission_errors_total")
+
+    in_the_way = tmp_path / f".{FILE_NAME}.new"
+    in_the_way.mkdir()
+    node.pods = [pod(container("main", "2"))]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(allocator.allocate, node.pods[0])
+        await trio.sleep(62)
+        in_the_way.rmdir()
+    assert cpus.exclusive("u1", "main")
+    assert errors() == 0
+    assert await allocator.allocate(pod(container("main", "100"), uid="u2")) is not None
+    assert errors() == 1
+
+
 async def test_a_pod_that_runs_is_not_aligned_anew(tmp_path: Path) -> None:
     """What an init container had has been given to another pod meanwhile, and the plugin hints elsewhere."""
     node = Node()

@@ -105,6 +105,8 @@ class Allocator:
                 while leaving <= self._leaving():  # noqa: ASYNC110 (who ends wakes nobody here)
                     await trio.sleep(_LEAVING_PERIOD)
         except AllocationError as exc:
+            if self._policy.name != NO_POLICY:
+                self._metrics.errors.inc()
             if exc.reason:
                 return exc.reason, str(exc)
             return UNEXPECTED, f"Allocate failed due to {exc}, which is unexpected"
@@ -152,15 +154,11 @@ class Allocator:
 
     async def _give_aligned(self, pod: v1.Pod) -> None:
         as_one = self._policy.scope == POD_SCOPE
-        try:
-            if as_one:
-                whole = self._affinity(pod, [provider.pod_hints(pod) for provider in self._providers])
-                await self._give(pod, lambda _: whole)
-            else:
-                await self._give(pod, lambda each: self._affinity(pod, self._hints(pod, each)))
-        except AllocationError:
-            self._metrics.errors.inc()
-            raise
+        if as_one:
+            whole = self._affinity(pod, [provider.pod_hints(pod) for provider in self._providers])
+            await self._give(pod, lambda _: whole)
+        else:
+            await self._give(pod, lambda each: self._affinity(pod, self._hints(pod, each)))
         for _ in (pod,) if as_one else regular_containers(pod.spec):
             self._count(one_node=True)
 
