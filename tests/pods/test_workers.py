@@ -280,6 +280,32 @@ async def test_a_pod_is_not_over_while_a_round_starts_what_it_has_ended_itself(
         assert world.runtime.alive() == {pod.metadata.uid}
 
 
+async def test_of_a_pod_that_was_put_back_the_earlier_life_is_not_told(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its round waits until what is left of that is removed, which may take long."""
+    world, pod, goes_on = World(), make_pod(), trio.Event()
+    prune = world.runtime.prune
+
+    async def prunes(status: PodStatus, container_id: str, remove_all: bool, keep: int = 1) -> None:
+        await goes_on.wait()
+        await prune(status, container_id, remove_all, keep)
+
+    monkeypatch.setattr(world.runtime, "prune", prunes)
+    async with world.running():
+        await run_pod(world, pod)
+        await world.remove(pod)
+        await trio.sleep(40)
+        await world.add(pod)
+        await trio.sleep(25)
+        assert world.room.statuses.get(pod.metadata.uid) is None
+        goes_on.set()
+        await trio.sleep(20)
+        (shown,) = world.status(pod).container_statuses or []
+        assert shown.state.running is not None
+        assert shown.restart_count == 0
+
+
 class Turns(trio.abc.Instrument):
     """Counts the turns of the event loop."""
 

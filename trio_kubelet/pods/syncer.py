@@ -133,8 +133,9 @@ class Syncer:
         hook, until whose end it has not started. The others run, or have ended. Whether its time is up: then
         the round is to end, and the next one ends the pod.
         """
-        if (pod := worker.pod) is None:
-            return False
+        pod = worker.pod
+        if pod is None or self._statuses.get(pod.metadata.uid) is None:
+            return False  # the round has said nothing yet: what is seen may be of an earlier life of the pod
         if past_active_deadline(pod, self._statuses.before(pod), self._clock.now_ns()):
             return True
         hooked = self._runtime.hooked(pod.metadata.uid)
