@@ -38,7 +38,7 @@ from trio_kubelet.podinfo.updates import CONFIG_SEEN_ANNOTATION, FILE_SOURCE
 from trio_kubelet.runtime.configs.container import container_config
 from trio_kubelet.runtime.configs.dns import parse_resolv_conf
 from trio_kubelet.runtime.configs.sandbox import sandbox_config
-from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, as_wanted, static_pods
+from trio_kubelet.sources.manifest import MAX_MANIFEST_BYTES, Origin, static_pods
 from trio_kubelet.sources.start import pod_rules
 from trio_kubelet.volumes.errors import VolumeError
 from trio_kubelet.volumes.plan import ImageVolume, PodWide, mount_point, plan_volume
@@ -192,7 +192,7 @@ def _run(line: CommandLine) -> list[dict[str, Any]]:
     path = str(own.get("as-path", "")) or os.path.abspath(name)
     try:
         origin = Origin(node.node_name, FILE_SOURCE, path, pod_rules(settings.gates))
-        pods = [as_wanted(pod) for pod in static_pods(_read(name), origin)]
+        pods = static_pods(_read(name), origin)
     except ManifestError as error:
         raise InspectError("\nerror: ".join(f"{name}: {each}" for each in error.errors)) from None
     documents = []
