@@ -247,7 +247,7 @@ class FakeRuntime:
             if all_sources_ready and states.should_content_be_removed(uid) and not self._is_up(pod):
                 del self.pods[uid]
 
-    def hooked(self, uid: str) -> str:
+    def starting(self, uid: str) -> str:
         return self.in_hook.get(uid, "")
 
     def collect_back_offs(self) -> None:

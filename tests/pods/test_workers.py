@@ -227,6 +227,35 @@ async def test_a_pod_is_told_of_while_a_hook_of_it_hangs(
         await world.until(lambda: states() == ["hooked running True", "one running True"])
 
 
+async def test_a_container_that_is_being_created_is_not_told_of(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime that is slow to answer shows it, and that it does not run: its startup probe would fail, and
+    it would be ended as soon as it runs.
+    """
+    world, pod = World(), make_pod(containers=[v1.Container(name=name) for name in ("one", "slow")])
+    start, goes_on = world.runtime._start, trio.Event()
+
+    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
+        await start(kept, name, status, result)
+        if name == "slow":
+            kept.containers[-1].state = ContainerState.CREATED
+            await goes_on.wait()
+            kept.containers[-1].state = ContainerState.RUNNING
+
+    monkeypatch.setattr(world.runtime, "_start", starts)
+
+    def ids() -> list[str]:
+        return sorted(each.name for each in world.status(pod).container_statuses or () if each.container_id)
+
+    async with world.running():
+        await world.add(pod)
+        await trio.sleep(25)
+        assert ids() == ["one"]
+        goes_on.set()
+        await world.until(lambda: ids() == ["one", "slow"])
+
+
 async def test_a_round_that_takes_long_ends_with_its_pod(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

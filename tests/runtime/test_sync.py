@@ -407,28 +407,30 @@ async def test_post_start_hook(tmp_path: Path, autojump_clock: MockClock) -> Non
         async with trio.open_nursery() as nursery:
             nursery.start_soon(here.sync_ok, pod(hooked, container("next")))
             await trio.sleep(3)
-            assert here.runtime.hooked("uid-1") == here.container("web").id
-        assert not here.runtime.hooked("uid-1")
+            assert here.runtime.starting("uid-1") == here.container("web").id
+        assert not here.runtime.starting("uid-1")
         assert here.exec[0][1:] == ("web", ("sh", "-c", "sleep 5"))
         # The next container waits for the hook.
         assert here.container("next").started_ns - EPOCH_NS >= round((begun + 5) * NANOSECONDS)
 
 
-async def test_a_container_with_a_post_start_hook_has_not_started_before_its_hook_begins(
-    tmp_path: Path, autojump_clock: MockClock
+@pytest.mark.parametrize("lifecycle", [None, v1.Lifecycle(post_start=exec_hook("sleep 5"))])
+async def test_a_container_has_not_started_before_that_is_answered(
+    tmp_path: Path, autojump_clock: MockClock, lifecycle: v1.Lifecycle | None
 ) -> None:
-    """A runtime that takes its time to answer has started it: it would be told to run, and then to wait."""
+    """A runtime that takes its time to answer has started it: it would be told to run, probed, and ended by
+    its startup probe, all before its start is over.
+    """
     async with world(tmp_path) as here:
         here.fail("StartContainer", Kind.SLOW, seconds=6)
-        hooked = container("web", lifecycle=v1.Lifecycle(post_start=exec_hook("sleep 5")))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(here.sync_ok, pod(hooked))
+            nursery.start_soon(here.sync_ok, pod(container("web", lifecycle=lifecycle)))
             await trio.sleep(5)
             assert here.container("web").started_ns
-            assert here.runtime.hooked("uid-1") == here.container("web").id
+            assert here.runtime.starting("uid-1") == here.container("web").id
             assert not here.exec
             nursery.cancel_scope.cancel()
-        assert not here.runtime.hooked("uid-1")
+        assert not here.runtime.starting("uid-1")
 
 
 async def test_a_failed_post_start_hook_kills(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -54,8 +54,8 @@ class RuntimeDoor(Protocol):
         evict_non_deleted_pods: bool = False,
     ) -> None: ...
 
-    def hooked(self, uid: str) -> str:
-        """ID of the pod's container whose postStart hook runs or is to run; "" if there is none."""
+    def starting(self, uid: str) -> str:
+        """ID of the pod's container that is being started, until its hook has ended; "" if none."""
         ...
 
     def collect_back_offs(self) -> None: ...

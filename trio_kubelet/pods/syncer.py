@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from trio_kubelet.api import v1
 from trio_kubelet.api.timestamps import parse_rfc3339
 from trio_kubelet.common.clock import NANOSECONDS, Clock
-from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.observed.types import ContainerState, PodStatus, RunningPod
 from trio_kubelet.pleg.cache import InspectionFailed
 from trio_kubelet.podinfo.doors import ConfigError, RecorderDoor
 from trio_kubelet.podinfo.restarts import are_all_restarting
@@ -138,8 +138,10 @@ class Syncer:
             return False  # the round has said nothing yet: what is seen may be of an earlier life of the pod
         if past_active_deadline(pod, self._statuses.before(pod), self._clock.now_ns()):
             return True
-        hooked = self._runtime.hooked(pod.metadata.uid)
-        seen = replace(status, containers=tuple(c for c in status.containers if c.id != hooked))
+        # What is being created or started has to come up before it is probed.
+        starting = self._runtime.starting(pod.metadata.uid)
+        there = (c for c in status.containers if c.id != starting and c.state is not ContainerState.CREATED)
+        seen = replace(status, containers=tuple(there))
         self._probes.pod_status_changed(pod, self._reporter.say(pod, seen, amid=True))
         return False
 

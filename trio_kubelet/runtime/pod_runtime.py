@@ -274,9 +274,9 @@ class PodRuntime:
         restart = self._back_off.delay_ns(container_back_off_key(pod, container)) if died_ns else 0
         return died_ns + restart if restart else self._images.held_until_ns(pod.metadata.uid, container.image)
 
-    def hooked(self, uid: str) -> str:
-        """ID of the pod's container whose postStart hook runs or is to run."""
-        return self._starter.hooked.get(uid, "")
+    def starting(self, uid: str) -> str:
+        """ID of the pod's container that is being started, until its hook has ended; "" if none."""
+        return self._starter.starting.get(uid, "")
 
     def collect_back_offs(self) -> None:
         """Forgets back-off entries that are long over; to be called now and then by housekeeping."""

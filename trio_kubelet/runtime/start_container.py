@@ -84,9 +84,9 @@ class ContainerStarter:
         self._killer = killer
         self._events = events
         self._linker = linker
-        self.hooked: dict[str, str] = {}
-        """By UID of the pod: the container whose postStart hook runs or is to run, until whose end it has not
-        started, whatever the runtime says. A pod's containers start one after the other.
+        self.starting: dict[str, str] = {}
+        """By UID of the pod: the container that has not started, whatever the runtime says, until its call to
+        start is answered and its postStart hook has ended. A pod's containers start one after the other.
         """
 
     async def start(
@@ -112,10 +112,9 @@ class ContainerStarter:
                 begun=True,
             )
             await self._linker.add(_log_link(place, config, container_id))
-            if (handler := _post_start(container)) is not None:
-                await self._run_post_start(pod, container, container_id, handler)
+            await self._post_start(pod, container, container_id)
         finally:
-            self.hooked.pop(pod.metadata.uid, None)
+            self.starting.pop(pod.metadata.uid, None)
         return container_id
 
     async def _create_and_start(
@@ -130,8 +129,7 @@ class ContainerStarter:
             self._images.doubt()
             self._events.warning(pod, container.name, "Failed", f"Error: {error.message}")
             raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
-        if _post_start(container) is not None:
-            self.hooked[pod.metadata.uid] = container_id
+        self.starting[pod.metadata.uid] = container_id
         self._events.normal(pod, container.name, "Created", "Container created", container_id)
         try:
             await place.finishing.let_finish(
@@ -208,9 +206,10 @@ class ContainerStarter:
                 )
                 raise StartError(Reason.CREATE_CONTAINER_ERROR, error.message) from error
 
-    async def _run_post_start(
-        self, pod: v1.Pod, container: v1.Container, container_id: str, handler: v1.LifecycleHandler
-    ) -> None:
+    async def _post_start(self, pod: v1.Pod, container: v1.Container, container_id: str) -> None:
+        handler = container.lifecycle.post_start if container.lifecycle is not None else None
+        if handler is None:
+            return
         try:
             await self._hooks.run(container_id, pod, container, handler)
         except HookError as error:
@@ -230,10 +229,6 @@ class ContainerStarter:
             except CRIError as kill_error:
                 log.error("Failed to kill container", pod=pod, containerName=container.name, err=kill_error)
             raise StartError(Reason.POST_START_HOOK_ERROR, str(error)) from error
-
-
-def _post_start(container: v1.Container) -> v1.LifecycleHandler | None:
-    return container.lifecycle.post_start if container.lifecycle is not None else None
 
 
 def _log_link(place: PodInRuntime, config: cri.ContainerConfig, container_id: str) -> LogLink:
