@@ -9,9 +9,13 @@ import pytest
 import trio
 
 from tests.pods.build import make_pod
+from tests.pods.fake_runtime import RuntimePod
 from tests.pods.world import World
+from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.pods.sync_loop import PART
+from trio_kubelet.pods.worker_state import Worker
 from trio_kubelet.pods.workers import PodWorkers
+from trio_kubelet.runtime.results import PodSyncResult
 
 PODS = 200
 
@@ -71,3 +75,26 @@ async def test_a_burst_of_pods_and_of_deaths(turns: Turns, autojump_clock: trio.
         assert turns.times("remove") == PODS
         assert turns.most("remove") <= PART
     trio.lowlevel.remove_instrument(turns)
+
+
+async def test_many_rounds_that_take_long_are_told_of_in_many_turns(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose pods all wait for an image: nothing else had its turn until all had been told of."""
+    world, turns, pods = World(), Turns(), [make_pod(f"web-{number}") for number in range(40)]
+
+    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
+        await trio.sleep_forever()
+
+    def tell(worker: Worker, status: PodStatus) -> None:
+        turns.done["tell", turns.number] += 1
+
+    monkeypatch.setattr(world.runtime, "_start", starts)
+    monkeypatch.setattr(world.room.workers._syncer, "tell", tell)
+    trio.lowlevel.add_instrument(turns)
+    async with world.running():
+        for pod in pods:
+            await world.add(pod)
+        await trio.sleep(15)
+        assert turns.times("tell") == len(pods)
+        assert turns.most("tell") <= 16

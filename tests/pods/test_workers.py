@@ -9,14 +9,14 @@ import trio
 from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
-from tests.pods.fake_runtime import Happened, RuntimePod
+from tests.pods.fake_runtime import Happened
 from tests.pods.world import World
 from trio_kubelet.api import v1
-from trio_kubelet.observed.types import ContainerState, PodStatus, RunningPod
+from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import SyncContext
-from trio_kubelet.runtime.results import PodSyncResult, SyncAction
+from trio_kubelet.runtime.results import PodSyncResult
 from trio_kubelet.volumes.errors import VolumeError
 
 
@@ -188,182 +188,6 @@ async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_cloc
         assert world.runtime.alive() == {uid}
         assert [c.restart_count for c in world.status(pod).container_statuses or ()] == [0]
     assert len(world.runtime.starts(uid)) == 3
-
-
-async def test_a_pod_is_told_of_while_a_hook_of_it_hangs(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its other containers run and die; the one whose hook it is has not started until that has ended."""
-    world, pod = World(), make_pod(containers=[v1.Container(name=name) for name in ("one", "hooked")])
-    start, goes_on = world.runtime._start, trio.Event()
-
-    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
-        await start(kept, name, status, result)
-        if name == "hooked":
-            world.runtime.in_hook[pod.metadata.uid] = kept.containers[-1].id
-            await goes_on.wait()
-            del world.runtime.in_hook[pod.metadata.uid]
-
-    monkeypatch.setattr(world.runtime, "_start", starts)
-
-    def states() -> list[str]:
-        found = []
-        for each in world.status(pod).container_statuses or ():
-            state = each.state
-            reason = state.waiting.reason if state.waiting else state.terminated and "terminated"
-            found.append(f"{each.name} {reason or 'running'} {each.ready}")
-        return sorted(found)
-
-    async with world.running():
-        await world.add(pod)
-        await trio.sleep(25)
-        assert states() == ["hooked ContainerCreating False", "one running True"]
-        first = world.runtime.pods["uid-web"].containers[0]
-        first.state, first.exit_code = ContainerState.EXITED, 3
-        await trio.sleep(12)
-        assert states() == ["hooked ContainerCreating False", "one terminated False"]
-        assert world.status(pod).phase == "Pending"
-        goes_on.set()
-        await world.until(lambda: states() == ["hooked running True", "one running True"])
-
-
-async def test_a_container_that_is_being_created_is_not_told_of(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A runtime that is slow to answer shows it, and that it does not run: its startup probe would fail, and
-    it would be ended as soon as it runs.
-    """
-    world, pod = World(), make_pod(containers=[v1.Container(name=name) for name in ("one", "slow")])
-    start, goes_on = world.runtime._start, trio.Event()
-
-    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
-        await start(kept, name, status, result)
-        if name == "slow":
-            kept.containers[-1].state = ContainerState.CREATED
-            await goes_on.wait()
-            kept.containers[-1].state = ContainerState.RUNNING
-
-    monkeypatch.setattr(world.runtime, "_start", starts)
-
-    def ids() -> list[str]:
-        return sorted(each.name for each in world.status(pod).container_statuses or () if each.container_id)
-
-    async with world.running():
-        await world.add(pod)
-        await trio.sleep(25)
-        assert ids() == ["one"]
-        goes_on.set()
-        await world.until(lambda: ids() == ["one", "slow"])
-
-
-async def test_a_round_that_takes_long_ends_with_its_pod(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who is told to have failed counts no longer towards what the node has, so its containers must not run
-    on until a hook has ended.
-    """
-    world = World(sources=("api",))
-    containers = [v1.Container(name=name) for name in ("one", "hooked")]
-    pod, start = api_pod(containers=containers, spec={"active_deadline_seconds": 60}), world.runtime._start
-
-    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
-        if name == "hooked":
-            await trio.sleep_forever()
-        await start(kept, name, status, result)
-
-    monkeypatch.setattr(world.runtime, "_start", starts)
-    async with world.running():
-        await world.add(pod)
-        await trio.sleep(50)
-        assert world.runtime.alive() == {pod.metadata.uid}
-        await world.until(lambda: world.is_finished(pod.metadata.uid), 30)
-        assert world.status(pod).phase == "Failed"
-        assert world.status(pod).reason == "DeadlineExceeded"
-        assert not world.runtime.alive()
-        assert world.events.reasons(pod.metadata.uid).count("DeadlineExceeded") == 1
-
-
-async def test_a_pod_is_not_over_while_a_round_starts_what_it_has_ended_itself(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a container with another image, which takes its time, of a pod that does not restart."""
-    world, pod = World(), make_pod(restart_policy="Never")
-    async with world.running():
-        await run_pod(world, pod)
-
-        async def starts_anew(pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
-            kept, result = world.runtime.pods[pod.metadata.uid], PodSyncResult()
-            kept.containers[-1].state = ContainerState.EXITED
-            result.add(SyncAction.KILL_CONTAINER, "c")
-            await trio.sleep(60)
-            await world.runtime._start(kept, "c", status, result)
-            monkeypatch.undo()
-            return result
-
-        monkeypatch.setattr(world.runtime, "sync_pod", starts_anew)
-        await world.update(pod)
-        await trio.sleep(50)
-        assert world.status(pod).phase == "Running"
-        await trio.sleep(30)
-        assert world.status(pod).phase == "Running"
-        assert world.runtime.alive() == {pod.metadata.uid}
-
-
-async def test_of_a_pod_that_was_put_back_the_earlier_life_is_not_told(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its round waits until what is left of that is removed, which may take long."""
-    world, pod, goes_on = World(), make_pod(), trio.Event()
-    prune = world.runtime.prune
-
-    async def prunes(status: PodStatus, container_id: str, remove_all: bool, keep: int = 1) -> None:
-        await goes_on.wait()
-        await prune(status, container_id, remove_all, keep)
-
-    monkeypatch.setattr(world.runtime, "prune", prunes)
-    async with world.running():
-        await run_pod(world, pod)
-        await world.remove(pod)
-        await trio.sleep(40)
-        await world.add(pod)
-        await trio.sleep(25)
-        assert world.room.statuses.get(pod.metadata.uid) is None
-        goes_on.set()
-        await trio.sleep(20)
-        (shown,) = world.status(pod).container_statuses or []
-        assert shown.state.running is not None
-        assert shown.restart_count == 0
-
-
-class Turns(trio.abc.Instrument):
-    """Counts the turns of the event loop."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def before_io_wait(self, timeout: float) -> None:
-        self.number += 1
-
-
-async def test_many_rounds_that_take_long_are_told_of_in_many_turns(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node whose pods all wait for an image: nothing else had its turn until all had been told of."""
-    world, turns, told = World(), Turns(), list[int]()
-    pods = [make_pod(f"web-{number}") for number in range(40)]
-
-    async def starts(kept: RuntimePod, name: str, status: PodStatus, result: PodSyncResult) -> None:
-        await trio.sleep_forever()
-
-    monkeypatch.setattr(world.runtime, "_start", starts)
-    monkeypatch.setattr(world.room.workers._syncer, "tell", lambda worker, status: told.append(turns.number))
-    trio.lowlevel.add_instrument(turns)
-    async with world.running():
-        for pod in pods:
-            await world.add(pod)
-        await trio.sleep(15)
-        assert len(told) == len(pods)
-        assert max(map(told.count, told)) <= 16
 
 
 async def test_a_mount_that_hangs_holds_up_nobody_elses_cleaning(
