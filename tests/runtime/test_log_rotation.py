@@ -73,6 +73,13 @@ async def running(here: World) -> Path:
     return Path(here.container("web").log_path)
 
 
+async def too_large(here: World) -> Path:
+    """The log of such a pod, which is to be rotated."""
+    log = await running(here)
+    log.write_text("x" * 1000)
+    return log
+
+
 async def observed(here: World) -> list[PodStatus]:
     """What a look at every pod shows."""
     pods = await here.runtime.get_pods()
@@ -129,8 +136,7 @@ async def test_the_log_of_a_container_that_has_ended_meanwhile_is_left_alone(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        log = await too_large(here)
         pods = await observed(here)
         here.service.runtime.kill(here.container("web").id, here.clock.now_ns())
         with trio.move_on_after(5):
@@ -143,8 +149,7 @@ async def test_the_runtime_is_not_asked_about_logs_that_nobody_writes(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        await too_large(here)
         here.service.runtime.kill(here.container("web").id, here.clock.now_ns())
         ended = await observed(here)
         without = [
@@ -160,8 +165,7 @@ async def test_the_runtime_is_not_asked_about_logs_that_nobody_writes(
 
 async def test_rotation_can_be_off(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with world(tmp_path, rotation=RotationSettings(max_size=-1)) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        log = await too_large(here)
         await here.runtime.rotate_logs(list)
         assert os.listdir(log.parent) == ["0.log"]
 
@@ -170,8 +174,7 @@ async def test_a_log_that_cannot_be_reopened_keeps_its_name(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        log = await too_large(here)
         here.fail("ReopenContainerLog")
         await rounds(here, 5)
         assert os.listdir(log.parent) == ["0.log"]
@@ -184,8 +187,7 @@ async def test_a_new_log_is_not_overwritten_when_the_reopening_only_seemed_to_fa
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        log = await too_large(here)
         here.fail("ReopenContainerLog", Kind.AMBIGUOUS, code="DEADLINE_EXCEEDED")
         await rounds(here, 5)
         assert len(os.listdir(log.parent)) == 2
@@ -269,8 +271,7 @@ async def test_of_a_log_that_hangs_one_rotation_is_under_way(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with world(tmp_path, rotation=SMALL) as here:
-        log = await running(here)
-        log.write_text("x" * 1000)
+        await too_large(here)
         pods = await observed(here)
         here.fail("ContainerStatus", Kind.HANG)
         here.service.calls.clear()
