@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -84,6 +86,15 @@ class World:
         if self.address is None:
             raise AddressError("nobody knows")
         return (self.address,)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.service.run)
+            await nursery.start(self.health.run)
+            await nursery.start(self.node.run)
+            yield
+            nursery.cancel_scope.cancel()
 
     def get(self, resource: str, namespace: str = "") -> Tree:
         return self.server.store.get(resource, namespace, "node-a")
@@ -215,10 +226,7 @@ async def test_not_ready_before_there_is_a_csi_node(autojump_clock: Clock) -> No
         return Refused(403, "Forbidden", "no") if "/csinodes" in request.path else None
 
     world.server.refuse = refuse
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        await nursery.start(world.health.run)
-        await nursery.start(world.node.run)
+    async with world.running():
         await trio.sleep(0.2)
         assert (world.ready()["status"], "CSINode" in world.ready()["message"]) == ("False", True)
         await trio.sleep(30)
@@ -226,16 +234,12 @@ async def test_not_ready_before_there_is_a_csi_node(autojump_clock: Clock) -> No
         world.server.refuse = lambda request: None
         await trio.sleep(17)
         assert world.ready()["status"] == "True"
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_runtime_that_does_not_list_its_images_holds_up_no_condition(autojump_clock: Clock) -> None:
     world = World()
     world.service.runtime.images.pull("busybox")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        await nursery.start(world.health.run)
-        await nursery.start(world.node.run)
+    async with world.running():
         await trio.sleep(3)
         shown = world.get("nodes")["status"]["images"]
         assert shown
@@ -250,15 +254,11 @@ async def test_a_runtime_that_does_not_list_its_images_holds_up_no_condition(aut
         await trio.sleep(60)
         assert world.get("nodes")["status"]["images"] == shown
         assert world.service.calls["ListImages"] - calls <= 8
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_name_service_that_does_not_answer_holds_up_no_condition(autojump_clock: Clock) -> None:
     world = World()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        await nursery.start(world.health.run)
-        await nursery.start(world.node.run)
+    async with world.running():
         await trio.sleep(3)
         world.name_takes = math.inf
         await trio.sleep(30)
@@ -267,15 +267,11 @@ async def test_a_name_service_that_does_not_answer_holds_up_no_condition(autojum
         await trio.sleep(4)
         assert world.condition("MemoryPressure")["status"] == "True"
         assert world.get("nodes")["status"]["addresses"] == RECORDED["status"]["addresses"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_addresses_that_cannot_be_found_stay(autojump_clock: Clock) -> None:
     world = World()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(world.service.run)
-        await nursery.start(world.health.run)
-        await nursery.start(world.node.run)
+    async with world.running():
         await trio.sleep(3)
         world.address = None
         await trio.sleep(30)
@@ -284,7 +280,6 @@ async def test_addresses_that_cannot_be_found_stay(autojump_clock: Clock) -> Non
         await trio.sleep(12)
         assert world.get("nodes")["status"]["addresses"][0]["address"] == "192.0.2.9"
         assert world.node.own.host_ips() == ("192.0.2.9",)
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_runtime_may_be_away_for_half_a_minute(autojump_clock: Clock) -> None:
