@@ -1,9 +1,9 @@
 """A loopback port for a browser, which cannot open the agent's socket: `trio-kubelet page` and `standalone`.
 
-Any user of the machine can connect to a port, so the first request needs the token in the printed address;
-it is answered with a cookie that opens the page, and nothing else of what the agent's socket has, such as
-commands in containers: a browser sends the cookie also for what it was shown by another port of this machine,
-as that of a pod that is forwarded. So each request is judged, one on a connection.
+Any user of the machine can connect to a port, so what is asked for has to begin with the token of the
+printed address. There is no cookie: a browser sends those of one port to all others of this machine too, such
+as that of a pod that is forwarded. Below the token is the page, and nothing else of what the agent's socket
+has, such as commands in containers; each request is judged, one on a connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hmac
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http.cookies import CookieError, SimpleCookie
 from typing import Final, NamedTuple
 
 import h11
@@ -20,7 +19,6 @@ import trio
 
 from trio_kubelet.common.log import get_logger
 from trio_kubelet.server.http.connections import Crowd, Place
-from trio_kubelet.server.http.messages import parse_target
 from trio_kubelet.server.pages.node_page import ROOT
 from trio_kubelet.server.streams.upgrade import pass_through, say_goodbye
 
@@ -32,48 +30,31 @@ _HEAD_SECONDS: Final = 10.0
 _CONNECTIONS: Final = 128
 
 
-class Pass(NamedTuple):
-    """What is answered to a request: "" and nothing when the agent answers."""
+class Answer(NamedTuple):
+    """What is answered instead of the agent."""
 
-    status: str = ""
+    status: str
     headers: tuple[str, ...] = ()
     body: str = ""
 
 
 class TokenGate:
-    """Who may pass. `port` is the one it is for; cookies know no ports, so its number is in their name."""
+    """Who may pass the port of this number: who knows the token."""
 
     def __init__(self, port: int, token: str) -> None:
         self._token = token
-        self._cookie = f"trio-kubelet-page-{port}"
         self._hosts = {f"{_HOST}:{port}", f"localhost:{port}"}
 
-    def judge(self, target: str, host: str, cookie: str) -> Pass:
-        """Decides about a request. Pure."""
+    def judge(self, target: str, host: str) -> str | Answer:
+        """What the agent is to be asked for, or what is answered in its place. Pure."""
         if host.lower() not in self._hosts:  # a foreign name that was made to point here
-            return Pass("403 Forbidden", body="Ask for it by the address that was printed.\n")
-        if hmac.compare_digest(self._shown(cookie).encode(), self._token.encode()):
-            if target.startswith(ROOT):
-                return Pass()
-            if target.partition("?")[0] in ("/", ROOT.rstrip("/")):
-                return Pass("302 Found", (f"Location: {ROOT}",))
-            return Pass("404 Not Found", body=f"There is nothing but {ROOT} here.\n")
-        try:
-            path, query = parse_target(target)
-        except ValueError:
-            return Pass("400 Bad Request", body="A malformed address.\n")
-        given = query.get("token", [""])[0]
-        if path == "/" and hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            kept = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Lax"
-            return Pass("302 Found", (f"Location: {ROOT}", f"Set-Cookie: {kept}"))
-        return Pass("403 Forbidden", body="Open the address that was printed, with its token.\n")
-
-    def _shown(self, cookie: str) -> str:
-        try:
-            found = SimpleCookie(cookie).get(self._cookie)
-        except CookieError:
-            return ""
-        return found.value if found is not None else ""
+            return Answer("403 Forbidden", body="Ask for it by the address that was printed.\n")
+        token, slash, below = target.removeprefix("/").partition("/")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
+            return Answer("403 Forbidden", body="Open the address that was printed, with its token.\n")
+        if not slash:
+            return Answer("302 Found", (f"Location: /{token}/",))
+        return ROOT + below
 
 
 @asynccontextmanager
@@ -85,7 +66,7 @@ async def page_port(socket_path: str, port: int = 0) -> AsyncIterator[str]:
     door = _Door(TokenGate(number, token), socket_path)
     async with trio.open_nursery() as nursery:
         await nursery.start(trio.serve_listeners, door.serve, listeners)
-        yield f"http://{_HOST}:{number}/?token={token}"
+        yield f"http://{_HOST}:{number}/{token}/"
         nursery.cancel_scope.cancel()
 
 
@@ -118,26 +99,24 @@ class _Door:
         if head is None:
             return
         names = {name: value.decode("latin-1") for name, value in head.headers}
-        verdict = self._gate.judge(
-            head.target.decode("ascii", "replace"), names.get(b"host", ""), names.get(b"cookie", "")
-        )
-        if verdict.status:
-            await client.send_all(_answer(verdict))
-            await say_goodbye(client)
+        target = self._gate.judge(head.target.decode("ascii", "replace"), names.get(b"host", ""))
+        if isinstance(target, Answer):
+            await _refuse(client, target)
             return
         try:
             agent = await trio.open_unix_socket(self._socket_path)
         except OSError:
-            await client.send_all(_answer(Pass("502 Bad Gateway", body="The agent does not answer.\n")))
-            await say_goodbye(client)
+            await _refuse(client, Answer("502 Bad Gateway", body="The agent does not answer.\n"))
             return
-        await pass_through(client, said if b"upgrade" in names else _alone(head), agent, b"", 0)
+        inner = target.encode()
+        first = said.replace(head.target, inner, 1) if b"upgrade" in names else _alone(head, inner)
+        await pass_through(client, first, agent, b"", 0)
 
 
-def _alone(head: h11.Request) -> bytes:
+def _alone(head: h11.Request, target: bytes) -> bytes:
     """What the page asks for, of which its target tells all; the agent takes no other request after it."""
     host = next(value for name, value in head.headers if name == b"host")
-    return b"%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (head.method, head.target, host)
+    return b"%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % (head.method, target, host)
 
 
 async def _read_head(client: trio.SocketStream) -> tuple[bytes, h11.Request | None]:
@@ -158,16 +137,17 @@ async def _read_head(client: trio.SocketStream) -> tuple[bytes, h11.Request | No
         http.receive_data(data)
 
 
-def _answer(verdict: Pass) -> bytes:
-    body = verdict.body.encode()
+async def _refuse(client: trio.SocketStream, answer: Answer) -> None:
+    body = answer.body.encode()
     lines = [
-        f"HTTP/1.1 {verdict.status}",
+        f"HTTP/1.1 {answer.status}",
         "Content-Type: text/plain; charset=utf-8",
         f"Content-Length: {len(body)}",
         "Cache-Control: no-store",
         "Referrer-Policy: no-referrer",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
-        *verdict.headers,
+        *answer.headers,
     ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    await client.send_all("\r\n".join([*lines, "", ""]).encode() + body)
+    await say_goodbye(client)
