@@ -26,7 +26,7 @@ from trio_kubelet.server.http.messages import Hijack, Request, Response
 from trio_kubelet.server.http.router import Router
 from trio_kubelet.server.http.serve import serve
 from trio_kubelet.server.pages import node_page
-from trio_kubelet.server.pages.forward import Answer, TokenGate, page_port
+from trio_kubelet.server.pages.forward import GateAnswer, TokenGate, page_port
 from trio_kubelet.server.pages.node_page import NodePage, same_place
 
 
@@ -232,7 +232,7 @@ async def test_readers_are_bounded() -> None:
 )
 def test_who_passes_the_gate(target: str, host: str, wanted: str) -> None:
     judged = TokenGate(8, "secret").judge(target, host)
-    assert (judged.status if isinstance(judged, Answer) else judged) == wanted
+    assert (judged.status if isinstance(judged, GateAnswer) else judged) == wanted
 
 
 @asynccontextmanager

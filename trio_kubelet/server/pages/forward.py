@@ -30,7 +30,7 @@ _HEAD_SECONDS: Final = 10.0
 _CONNECTIONS: Final = 128
 
 
-class Answer(NamedTuple):
+class GateAnswer(NamedTuple):
     """What is answered instead of the agent."""
 
     status: str
@@ -45,15 +45,15 @@ class TokenGate:
         self._token = token
         self._hosts = {f"{_HOST}:{port}", f"localhost:{port}"}
 
-    def judge(self, target: str, host: str) -> str | Answer:
+    def judge(self, target: str, host: str) -> str | GateAnswer:
         """What the agent is to be asked for, or what is answered in its place. Pure."""
         if host.lower() not in self._hosts:  # a foreign name that was made to point here
-            return Answer("403 Forbidden", body="Ask for it by the address that was printed.\n")
+            return GateAnswer("403 Forbidden", body="Ask for it by the address that was printed.\n")
         token, slash, below = target.removeprefix("/").partition("/")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self._token.encode()):
-            return Answer("403 Forbidden", body="Open the address that was printed, with its token.\n")
+            return GateAnswer("403 Forbidden", body="Open the address that was printed, with its token.\n")
         if not slash:
-            return Answer("302 Found", (f"Location: /{token}/",))
+            return GateAnswer("302 Found", (f"Location: /{token}/",))
         return ROOT + below
 
 
@@ -100,13 +100,13 @@ class _Door:
             return
         names = {name: value.decode("latin-1") for name, value in head.headers}
         target = self._gate.judge(head.target.decode("ascii", "replace"), names.get(b"host", ""))
-        if isinstance(target, Answer):
+        if isinstance(target, GateAnswer):
             await _refuse(client, target)
             return
         try:
             agent = await trio.open_unix_socket(self._socket_path)
         except OSError:
-            await _refuse(client, Answer("502 Bad Gateway", body="The agent does not answer.\n"))
+            await _refuse(client, GateAnswer("502 Bad Gateway", body="The agent does not answer.\n"))
             return
         inner = target.encode()
         first = said.replace(head.target, inner, 1) if b"upgrade" in names else _alone(head, inner)
@@ -137,7 +137,7 @@ async def _read_head(client: trio.SocketStream) -> tuple[bytes, h11.Request | No
         http.receive_data(data)
 
 
-async def _refuse(client: trio.SocketStream, answer: Answer) -> None:
+async def _refuse(client: trio.SocketStream, answer: GateAnswer) -> None:
     body = answer.body.encode()
     lines = [
         f"HTTP/1.1 {answer.status}",
