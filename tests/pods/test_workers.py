@@ -41,6 +41,30 @@ async def test_a_removed_pod_gets_its_own_grace_period(autojump_clock: trio.abc.
     assert world.runtime.stopped_at(pod.metadata.uid) - removed == pytest.approx(20, abs=0.1)
 
 
+async def test_files_of_a_pod_that_ends_for_long_are_kept_up_to_date(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grace of an hour is longer than the life of a token (kubernetes/kubernetes 122102)."""
+    world, pod = World(), make_pod(grace=3600)
+    world.runtime.stop_takes[pod.metadata.uid] = 1000
+    renew = world.volumes.renew
+
+    async def fails_first(pod: v1.Pod) -> None:
+        monkeypatch.setattr(world.volumes, "renew", renew)
+        raise RuntimeError("a defect")
+
+    async with world.running():
+        await run_pod(world, pod)
+        await trio.sleep(300)
+        assert world.volumes.renewed == []  # its rounds see to it
+        monkeypatch.setattr(world.volumes, "renew", fails_first)
+        removed = trio.current_time()
+        await world.remove(pod)
+        await trio.sleep(1300)
+    assert world.runtime.stopped_at(pod.metadata.uid) - removed == pytest.approx(1000, abs=0.1)
+    assert [round(at - removed) for at in world.volumes.renewed] == list(range(120, 1000, 60))
+
+
 async def test_how_a_pod_ended_is_read_once(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

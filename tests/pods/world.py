@@ -73,12 +73,17 @@ class FakeVolumes:
         self.up: set[str] = set()
         self.failing: dict[str, str] = {}
         self.busy: set[str] = set()
+        self.renewed: list[float] = []
 
     async def set_up(self, pod: Pod) -> None:
         await trio.lowlevel.checkpoint()
         if (why := self.failing.get(pod.metadata.uid)) is not None:
             raise VolumeError(why)
         self.up.add(pod.metadata.uid)
+
+    async def renew(self, pod: Pod) -> None:
+        await trio.lowlevel.checkpoint()
+        self.renewed.append(trio.current_time())
 
     async def tear_down(self, uid: str) -> None:
         await trio.lowlevel.checkpoint()

@@ -154,6 +154,9 @@ class MemoryKeep:
 
     make = set_up
 
+    async def renew(self, pod: v1.Pod) -> None:
+        await self._takes_a_while()
+
     async def ensure(self, pod: v1.Pod, *, running: Collection[str] = (), new: bool = False) -> bool:
         if running and pod.metadata.uid not in self.kept:
             await trio.lowlevel.checkpoint()

@@ -189,6 +189,25 @@ async def test_secrets_and_tokens_are_on_filesystems_in_memory_of_their_own(worl
     assert world.objects.registered == set()
 
 
+async def test_what_a_pod_that_ends_is_shown_is_renewed_and_nothing_else_made(world: World) -> None:
+    projected = {"name": "t", "projected": {"defaultMode": 0o644, "sources": [TOKEN]}}
+    shown_before, pod = a_pod(projected), a_pod(projected, CONFIG_MAP, {"name": "e", "emptyDir": {}})
+    token = world.root / "pods/u/volumes/kubernetes.io~projected/t/token"
+    await world.volumes.renew(pod)
+    assert not (world.root / "pods").exists()
+    await world.volumes.set_up(shown_before)
+    world.objects.tokens = 1
+    await world.volumes.renew(pod)
+    assert token.read_text() == "token-1"
+    assert [path.name for path in (world.root / "pods/u/volumes").iterdir()] == ["kubernetes.io~projected"]
+    world.objects.tokens, world.objects.away = 2, True
+    await world.volumes.renew(pod)
+    assert token.read_text() == "token-1"
+    assert world.told == []
+    await world.volumes.tear_down("u")
+    assert world.objects.registered == set()
+
+
 async def test_a_parts_mount_keeps_the_old_file(world: World) -> None:
     pod = a_pod(CONFIG_MAP)
     await world.volumes.set_up(pod)

@@ -190,10 +190,14 @@ class SourcesDoor(Protocol):
 
 
 class VolumesDoor(Protocol):
-    """The volumes of pods. Both calls may be repeated and go on where the last one stopped."""
+    """The volumes of pods. All calls may be repeated and go on where the last one stopped."""
 
     async def set_up(self, pod: Pod) -> None:
         """Everything the pod mounts is there afterwards. Raises VolumeError."""
+        ...
+
+    async def renew(self, pod: Pod) -> None:
+        """Files the agent has written for the pod are up to date afterwards, as far as can be had."""
         ...
 
     async def tear_down(self, uid: str) -> None:

@@ -4,7 +4,11 @@ when nothing runs any more. Failures are told and reported, not raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
 
 from trio_kubelet.api import v1
 from trio_kubelet.common.clock import Clock
@@ -21,6 +25,9 @@ from trio_kubelet.pods.work import SyncReport
 from trio_kubelet.volumes.errors import VolumeError
 
 log = get_logger(__name__)
+
+_RENEWAL: Final = 60.0
+"""Seconds between two looks at the files of a pod that ends: tokens are due at least two minutes early."""
 
 
 class Groundwork:
@@ -104,6 +111,23 @@ class Groundwork:
                 self._recorder.record(pod, "Warning", "FailedMount", error)
             return SyncReport(error=error)
         return None
+
+    @asynccontextmanager
+    async def renewed_files(self, pod: v1.Pod) -> AsyncIterator[None]:
+        """The files of a pod that ends, and has no rounds any more, are kept up to date in the block."""
+
+        async def renew() -> None:
+            while True:
+                await trio.sleep(_RENEWAL)
+                try:
+                    await self._volumes.renew(pod)
+                except Exception as exc:  # a defect met there must not keep the pod from ending
+                    log.error("Unexpected error in renewing the files of a pod that ends", pod=pod, err=exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(renew)
+            yield
+            nursery.cancel_scope.cancel()
 
     async def clear(self, pod: v1.Pod) -> SyncReport | None:
         """Volumes and cgroup are gone; a report if one could not go. Directories are left to the cleaner."""

@@ -158,7 +158,8 @@ class Syncer:
         shown = self._reporter.say_ending(pod, status, worker.patches[-1] if worker.patches else None)
         self._probes.pod_status_changed(pod, shown)
         self._probes.stop_liveness_and_startup(pod)
-        result = await self._runtime.kill_pod(pod, status, worker.grace)
+        async with self._ground.renewed_files(pod):
+            result = await self._runtime.kill_pod(pod, status, worker.grace)
         if not result.ok:
             self._recorder.record(pod, "Warning", "FailedKillPod", f"error killing pod: {result}")
             return SyncReport(error=f"error killing terminating pod: {result}", acted=True)

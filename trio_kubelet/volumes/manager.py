@@ -23,6 +23,7 @@ from trio_kubelet.common.clock import Clock, SystemClock
 from trio_kubelet.common.duration import format_duration
 from trio_kubelet.common.go_words import error_words
 from trio_kubelet.common.lanes import VOLUMES
+from trio_kubelet.common.log import get_logger
 from trio_kubelet.podinfo.context import NodeContext
 from trio_kubelet.podinfo.doors import ObjectError, PodRecorderDoor, VolumeObjects, read_all
 from trio_kubelet.podinfo.paths import pod_dir
@@ -47,6 +48,8 @@ from trio_kubelet.volumes.plan import (
     used_volumes,
 )
 from trio_kubelet.volumes.project_quotas import forget_below
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -129,6 +132,29 @@ class VolumeManager:
         if failed or impossible or short.unmounted:
             raise self._unmounted(failed, impossible, short)
 
+    async def renew(self, pod: v1.Pod) -> None:
+        """Files that a pod that ends is shown are up to date afterwards; what cannot be had stays as it is.
+
+        A grace may be longer than a token's life. (A kubelet leaves them, kubernetes/kubernetes 122102.)
+        """
+        node, plans = self._node(), {}
+        shared = PodWide(pod, node)
+        for volume in used_volumes(pod):
+            with contextlib.suppress(VolumeError):
+                if isinstance(plan := plan_volume(pod, volume, node, shared), Projection):
+                    plans[volume.name] = plan
+        if not plans:
+            return
+        if self._objects is not None:
+            self._objects.register(pod)
+        try:
+            failed, kept = await self._set_up_own(pod, plans, node, only_shown=True)
+        except VolumeError as error:
+            failed, kept = dict.fromkeys(plans, str(error)), {}
+        for name, text in {**failed, **kept}.items():
+            log.info("Files of a pod that ends stay as they are", pod=pod, volume=name, reason=text)
+            await trio.lowlevel.checkpoint()
+
     async def tear_down(self, uid: str) -> None:
         """Nothing is mounted for the pod any more, its volumes are gone, and nothing is followed for it.
         May be repeated. Raises VolumeError.
@@ -190,7 +216,12 @@ class VolumeManager:
         return Shortfall(unmounted=tuple(sorted(texts)), unprocessed=texts)
 
     async def _set_up_own(
-        self, pod: v1.Pod, plans: Mapping[str, VolumePlan], node: NodeContext
+        self,
+        pod: v1.Pod,
+        plans: Mapping[str, VolumePlan],
+        node: NodeContext,
+        *,
+        only_shown: bool = False,
     ) -> tuple[dict[str, str], dict[str, str]]:
         """The volumes that are the agent's own; as `_set_up_all`, or which one hangs. Raises VolumeError."""
         uid = pod.metadata.uid
@@ -198,7 +229,9 @@ class VolumeManager:
             with _deadline(self._timeout):
                 files = await self._files(pod, plans, node)
                 there = frozenset(self._plugins.get(uid, ()))
-                return await self._in_thread(uid, lambda: self._set_up_all(pod, plans, files, there))
+                return await self._in_thread(
+                    uid, lambda: self._set_up_all(pod, plans, files, there, only_shown)
+                )
         except VolumeError as error:
             if (name := self._set_up_now.get(uid)) is None:
                 raise
@@ -210,15 +243,19 @@ class VolumeManager:
         plans: Mapping[str, VolumePlan],
         files: Mapping[str, dict[str, FileProjection] | VolumeError],
         there: Collection[str],
+        only_shown: bool,
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Sets up each volume; what could not be set up, and what could only not be brought up to date. What
-        is `there` already is measured only if it is made of files.
+        is `there` already is measured only if it is made of files. `only_shown`: nothing is done but for
+        files that are shown already.
         """
         fs_group = fs_group_of(pod)
         failed: dict[str, str] = {}
         kept: dict[str, str] = {}
         plugins = {volume.name: plugin_name(volume) for volume in used_volumes(pod)}
         for name, plan in plans.items():
+            if only_shown and not _is_shown(plan):
+                continue
             self._set_up_now[pod.metadata.uid] = name
             try:
                 with ExitStack() as measured:
@@ -226,8 +263,7 @@ class VolumeManager:
                         measured.enter_context(self._metrics.timed(MOUNT, plugins[name]))
                     self._set_up(plan, files.get(name, {}), fs_group, plugins[name])
             except (OSError, VolumeError) as error:
-                was_there = isinstance(plan, Projection) and has_files(plan.directory.path)
-                (kept if was_there else failed)[name] = error_words(error)
+                (kept if _is_shown(plan) else failed)[name] = error_words(error)
             finally:
                 del self._set_up_now[pod.metadata.uid]
         return failed, kept
@@ -342,6 +378,10 @@ class VolumeManager:
             return await VOLUMES.run(work, owner=uid)
         except OSError as error:
             raise VolumeError(error_words(error)) from error
+
+
+def _is_shown(plan: VolumePlan) -> bool:
+    return isinstance(plan, Projection) and has_files(plan.directory.path)
 
 
 def _there(found: Mapping[K, V | ObjectError | None]) -> dict[K, V]:
