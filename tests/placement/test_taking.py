@@ -55,11 +55,23 @@ OPTIONS = st.sampled_from(
 )
 
 
+@st.composite
+def uneven(draw: st.DrawFn) -> Topology:
+    """A machine whose cores have one thread or two, and whose sockets any number of NUMA nodes and cores."""
+    cpus: list[CPU] = []
+    core = 0
+    for numa, socket in enumerate(sorted(draw(st.lists(st.integers(0, 2), min_size=1, max_size=3)))):
+        for threads in draw(st.lists(st.integers(1, 2), min_size=1, max_size=5)):
+            cpus += [CPU(core, socket, numa, numa)] * threads
+            core += 1
+    return Topology(dict(enumerate(cpus)))
+
+
 @given(st.data(), OPTIONS)
 def test_what_is_taken_was_free_and_is_as_much_as_was_asked_for(
     data: st.DataObject, options: CPUPolicyOptions
 ) -> None:
-    machine = data.draw(st.sampled_from(machines()))
+    machine = data.draw(st.one_of(st.sampled_from(machines()), uneven()))
     free = frozenset(data.draw(st.sets(st.sampled_from(sorted(machine.all())), min_size=1)))
     count = data.draw(st.integers(0, len(free)))
     taken = take(machine, free, count, options)

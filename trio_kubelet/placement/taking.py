@@ -108,13 +108,14 @@ class _Taking:
         return self.within(self.numa_nodes(), numa_of, cache_of)
 
     def take_whole(self, ids: Sequence[int], of: Callable[[CPU], int], size: int | None = None) -> None:
-        """Takes each group that is wholly free and not larger than what is still needed. `size`: what counts
-        as wholly free; None: all that the machine has of the group.
+        """Takes each group that is wholly free and not larger than what is still needed. `size`: only groups
+        of so many CPUs count; None: of any number. (Of a machine whose cores or sockets differ a kubelet
+        takes those for free of which `size` CPUs are, and with them what others have to themselves.)
         """
         whole = []
         for each in ids:
             full = len(self.topology.having([each], of))
-            if len(self.free_in([each], of)) == (full if size is None else size):
+            if len(self.free_in([each], of)) == full and size in (None, full):
                 whole.append(each)
         for each in whole:
             cpus = self.topology.having([each], of)
