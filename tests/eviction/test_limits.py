@@ -40,6 +40,19 @@ def test_the_limit_of_a_pod_is_written_as_what_adds_up_to_it(
     assert found.message == text
 
 
+def test_a_sidecar_has_its_own_limit_and_an_init_container_that_is_over_has_none() -> None:
+    before = [limited("sidecar", "1Ki", "Always"), limited("init", "1Ki")]
+    pod = make_pod("pod", containers=[limited("main", "1Gi")], spec={"init_containers": before})
+    over = pod_stats("pod", {"c": [{"n": "init", "logs": [2048]}]})
+    assert breach(pod, over, layers_count=True) is None
+    used = pod_stats("pod", {"c": [{"n": "sidecar", "logs": [512], "root": [513]}]})
+    assert breach(pod, used, layers_count=False) is None
+    found = breach(pod, used, layers_count=True)
+    assert found is not None
+    assert found.signal == "ephemeralcontainerfs.limit"
+    assert found.message == 'Container sidecar exceeded its local ephemeral storage limit "1Ki". '
+
+
 @pytest.mark.parametrize(("more", "told"), [(0, ""), (1, "emptydirfs.limit")])
 def test_a_volume_may_be_as_large_as_its_limit(more: int, told: str) -> None:
     volumes = [v1.Volume(name="v", empty_dir=v1.EmptyDirVolumeSource(size_limit="1Ki"))]

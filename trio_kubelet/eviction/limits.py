@@ -80,9 +80,11 @@ def _limit_of(container: v1.Container) -> str:
 
 
 def _of_containers(pod: v1.Pod, stats: PodStats, layers_count: bool) -> Breach | None:
+    """Sidecars, too, as by the kubelet from v1.37 on."""
+    sidecars = filter(is_sidecar, pod.spec.init_containers or ())
     limits = {
         container.name: _limit_of(container)
-        for container in pod.spec.containers or ()
+        for container in (*(pod.spec.containers or ()), *sidecars)
         if amount(_limit_of(container))
     }
     for container in stats.containers:
