@@ -88,6 +88,17 @@ def test_seccomp(of_pod: Any, own: Any, default: bool, expected: tuple[str, str]
     assert (cri.SecurityProfile.ProfileType.Name(seccomp.profile_type), seccomp.localhost_ref) == expected
 
 
+@pytest.mark.parametrize("kind", ["Strictest", ""])
+@pytest.mark.parametrize("default", [False, True])
+def test_a_kind_of_seccomp_profile_that_is_not_known_is_no_leave_to_run_without(
+    kind: str, default: bool
+) -> None:
+    """Of an API server that is newer."""
+    made = pod(container(securityContext={"seccompProfile": {"type": kind}}))
+    with pytest.raises(ConfigError, match=f'^unknown seccomp profile type: "{kind}"$'):
+        _of(made, ctx=node(seccomp_default=default))
+
+
 @pytest.mark.parametrize(
     ("of_pod", "own", "annotation", "expected"),
     [

@@ -206,8 +206,10 @@ def _seccomp(pod: v1.Pod, container: v1.Container, ctx: NodeContext) -> cri.Secu
     kind = profile.type if profile is not None else "RuntimeDefault" if ctx.seccomp_default else "Unconfined"
     if kind == "RuntimeDefault":
         return cri.SecurityProfile(profile_type=cri.SecurityProfile.RuntimeDefault)
-    if kind != "Localhost" or profile is None:
+    if kind == "Unconfined":
         return cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined)
+    if kind != "Localhost" or profile is None:
+        raise ConfigError(f'unknown seccomp profile type: "{kind}"')
     if not profile.localhost_profile:
         raise ConfigError("localhostProfile must be set if seccompProfile type is Localhost.")
     return cri.SecurityProfile(
