@@ -29,10 +29,13 @@ from trio_kubelet.placement.memory_policy import MemoryPolicy
 from trio_kubelet.placement.memory_state import Block
 from trio_kubelet.placement.merging import NUMANodes
 from trio_kubelet.placement.metrics import AlignmentMetrics, CPUMetrics, MemoryMetrics
+from trio_kubelet.placement.topology import CPU, Topology
 from trio_kubelet.podinfo.pinned import PinnedCPUs
 
 GIB = 1 << 30
 MEMORY = MemoryPolicy([NUMAMemory(0, 4 * GIB), NUMAMemory(1, 4 * GIB)], {0: {"memory": GIB // 2}})
+HYBRID = Topology({cpu: CPU(cpu // 2 if cpu < 8 else cpu, *[cpu // 8] * 3) for cpu in range(16)})
+"""A node of four cores with two threads each, and one of eight cores with one."""
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 STEPS = 60
 _Key = tuple[str, str]  # pod and container
@@ -43,6 +46,7 @@ class PlacedDay:
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
+        self.machine = (MACHINE, HYBRID)[seed % 2]
         self.directory = str(directory)
         self.policy = TopologyPolicy(
             self.rng.choice(POLICIES), self.rng.choice(("container", "pod")), NUMANodes((0, 1))
@@ -103,7 +107,7 @@ class PlacedDay:
         registry = CollectorRegistry()
         alignment = AlignmentMetrics(registry)
         cpus = CPUManager(
-            policy=CPUPolicy(MACHINE, RESERVED),
+            policy=CPUPolicy(self.machine, RESERVED),
             root_dir=self.directory,
             period=10.0,
             pods=self,
