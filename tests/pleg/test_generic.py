@@ -168,6 +168,40 @@ async def test_a_list_of_one_pod_that_a_relist_overtook_is_not_believed(
         assert world.known() == world.truth()
 
 
+@pytest.mark.parametrize("reading", [0, 5])
+async def test_a_relist_whose_answer_is_older_than_that_of_a_look_is_not_believed(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, reading: int
+) -> None:
+    """The look was asked for first and saw what came later; it has ended by then, or still reads."""
+    world = World(duration=RelistDuration(period=3600.0))
+    world.add_pod("a")
+    list_now = world.door.runtime.list_containers_raw
+    slow = False
+
+    async def list_slowly(filter: cri.ContainerFilter | None = None) -> Sequence[bytes]:
+        if filter is not None:
+            await trio.sleep(2 * slow)
+            return await list_now(filter)
+        answer = await list_now(filter)
+        await trio.sleep(2 * slow)
+        return answer
+
+    monkeypatch.setattr(world.door.runtime, "list_containers_raw", list_slowly)
+    async with world.running():
+        await trio.sleep(1)
+        slow = True
+        world.pleg.request_look("a")
+        await trio.sleep(1)
+        world.fault(Fault(Kind.SLOW, "ContainerStatus", seconds=reading))
+        world.pleg.request_relist()
+        await trio.sleep(0.5)
+        world.add_container("a", "c1")
+        await trio.sleep(1)
+        assert bool(reading) or world.known() == world.truth()
+        await trio.sleep(20)
+        assert world.known() == world.truth()
+
+
 async def test_500_pods_changing_at_once_are_inspected_in_parallel(autojump_clock: Clock) -> None:
     world = World()
     for number in range(500):

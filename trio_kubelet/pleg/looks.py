@@ -6,10 +6,10 @@ runtime event, or a worker that has just acted. At most one look per pod is unde
 asked meanwhile makes it go round once more.
 
 Why a look can race with a relist and still be right: the table holds, per pod, what was committed and
-what was last listed. Of a look's own list and that of a relist requested *before* it nobody knows which is
-older; if they agree that does not matter, else the pod is listed again. A later list that shows something
-else than what the look started from makes it go round again. Only a round that nothing overtook commits.
-Events may then be told twice but never too seldom.
+what was last listed. Of a look's own list and that of a relist requested *before its answer* nobody knows
+which is older; if they agree that does not matter, else the pod is listed again. A later list that shows
+something else than what the look started from makes it go round again. Only a round that nothing overtook
+commits. Events may then be told twice but never too seldom.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class PodLooks:
         self._runtime_away = runtime_away
         self._back = trio.Event()  # the runtime answers again
         self._looks: dict[str, _Look] = {}
-        self._listed_at: dict[str, float] = {}  # pods listed by a look since the last relist began
+        self._listed_at: dict[str, float] = {}  # pods a look got lists of since the last relist: when
         self._expected: dict[str, float] = {}  # pods that any look which begins later will do for: since when
         self._some_expected = trio.Event()
         self._at_work: set[str] = set()  # pods whose worker is
@@ -245,7 +245,7 @@ class PodLooks:
                 look.relisted = (change,)  # compared as soon as its own lists are there
             elif change == look.change:
                 continue
-            elif look.listed_at >= requested_at:
+            elif self._listed_at.get(uid, -math.inf) >= requested_at:
                 # One of the two lists is older than the other: only a third one tells.
                 look.needs_lists = look.again = True
             else:
@@ -329,9 +329,10 @@ class PodLooks:
         look.needs_lists = look.again = listed = False
         self._expected.pop(uid, None)
         look.listing, look.relisted = True, None
-        look.listed_at = self._listed_at[uid] = trio.current_time()
+        look.listed_at = trio.current_time()
         try:
             sandboxes, containers = await list_both(self._runtime, uid)
+            self._listed_at[uid] = trio.current_time()
             look.change = self._table.relist_pod(uid, sandboxes, containers)
             listed = True
             if look.is_contradicted():
