@@ -128,6 +128,28 @@ def test_a_mirror_from_before_the_agent_tells_which_containers_are_ready() -> No
         assert [(c.ready, c.started) for c in status.container_statuses or ()] == [(is_ready == "True",) * 2]
 
 
+def test_no_container_that_has_ended_is_ready() -> None:
+    """A probe passed just before, and its answer comes after; the mirror is from before the agent."""
+    clock, pods = Clock(), PodManager()
+    clock.now = 50 * SECOND
+    statuses = StatusManager(pods, clock)
+    pod = make_pod(containers=[container("c")], annotations={"kubernetes.io/config.hash": "h"})
+    pods.set(pod)
+    uid, before = pod.metadata.uid, generate(pod, observed(seen("c")))
+    ended = statuses.set(pod, generate(pod, observed(exited("c", 1))))
+    statuses.set_startup(uid, "c1", True)
+    statuses.set_readiness(uid, "c1", True)
+    assert statuses.get(uid) == ended
+    mirror = api_pod(uid="mirror", annotations={"kubernetes.io/config.mirror": "h"})
+    statuses.remember(pod, replace(mirror, status=replace(before, start_time=rfc3339(5 * SECOND))))
+    status = statuses.get(uid)
+    assert status is not None
+    assert [(each.ready, each.started) for each in status.container_statuses or ()] == [(False, False)]
+    condition = find(status.conditions, "Ready")
+    assert condition is not None
+    assert condition.status == "False"
+
+
 def test_long_termination_messages_are_shared_out() -> None:
     clock, pods = Clock(), PodManager()
     statuses, pod = StatusManager(pods, clock), pod_of("a", "b", "c")

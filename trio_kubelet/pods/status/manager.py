@@ -367,7 +367,7 @@ def _as_lost(status: v1.ContainerStatus) -> v1.ContainerStatus:
 def _as_ready_as(pod: v1.Pod, status: v1.PodStatus, shown: v1.PodStatus) -> v1.PodStatus:
     """The status with those containers ready and started that run and were shown as such."""
     for one in (*(shown.init_container_statuses or ()), *(shown.container_statuses or ())):
-        if one.state.running is not None and one.container_id:
+        if one.state.running is not None:
             number = one.container_id.rpartition("://")[2]
             status = _with_container(status, number, ready=one.ready or None, started=one.started or None)
     return _with_ready_conditions(pod, status)
@@ -383,12 +383,12 @@ def _with_ready_conditions(pod: v1.Pod, status: v1.PodStatus) -> v1.PodStatus:
 def _with_container(
     status: v1.PodStatus, container_id: str, *, ready: bool | None = None, started: bool | None = None
 ) -> v1.PodStatus:
-    """The status with one container's flag changed; unchanged if there is no such container."""
+    """The status with one container's flag changed; unchanged if no such container runs."""
 
     def change(statuses: Sequence[v1.ContainerStatus] | None) -> list[v1.ContainerStatus] | None:
         changed = []
         for one in statuses or ():
-            if one.container_id.rpartition("://")[2] == container_id:
+            if one.state.running is not None and one.container_id.rpartition("://")[2] == container_id:
                 one = replace(
                     one,
                     ready=one.ready if ready is None else ready,
