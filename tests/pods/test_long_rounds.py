@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import groupby
 
 import pytest
 import trio
 
 from tests.pods.build import api_pod, make_pod
 from tests.pods.fake_runtime import RuntimePod
+from tests.pods.observed import SECOND
 from tests.pods.small_node import running_pod
 from tests.pods.world import World
 from trio_kubelet.api import v1
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.runtime.doors import SyncContext
-from trio_kubelet.runtime.results import PodSyncResult, SyncAction
+from trio_kubelet.runtime.results import PodSyncResult, Reason, SyncAction
 
 
 def after_start(
@@ -147,6 +149,37 @@ async def test_a_pod_is_not_over_while_a_round_starts_what_it_has_ended_itself(
         await trio.sleep(30)
         assert world.status(pod).phase == "Running"
         assert world.runtime.alive() == {pod.metadata.uid}
+
+
+async def test_why_a_container_waits_is_told_beside_how_the_others_are_by_then(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round began before another one died, of which was told meanwhile: that one does not run again."""
+    world, pod = World(), make_pod(containers=[v1.Container(name=name) for name in ("waits", "dies")])
+    shown = list[tuple[bool, bool]]()
+
+    def look(uid: str) -> None:
+        waits, dies = sorted(world.status(pod).container_statuses or (), key=lambda each: -len(each.name))
+        shown.append((waits.state.waiting is not None, dies.state.running is not None))
+
+    async with world.running():
+        await running_pod(world, pod)
+        waits, dies = world.runtime.pods["uid-web"].containers
+
+        async def holds_back(pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
+            await trio.sleep(30)
+            result = PodSyncResult()
+            reason, retry_at_ns = Reason.CRASH_LOOP_BACK_OFF, world.clock.now_ns() + 60 * SECOND
+            result.add(SyncAction.START_CONTAINER, "waits", reason, "back-off", retry_at_ns)
+            return result
+
+        monkeypatch.setattr(world.runtime, "sync_pod", holds_back)
+        world.room.statuses.changed.listen(look)
+        waits.state, waits.exit_code = ContainerState.EXITED, 1
+        await trio.sleep(5)
+        dies.state, dies.exit_code = ContainerState.EXITED, 1
+        await trio.sleep(60)
+        assert [step for step, _ in groupby(shown)] == [(False, True), (False, False), (True, False)]
 
 
 async def test_of_a_pod_that_was_put_back_the_earlier_life_is_not_told(

@@ -126,7 +126,7 @@ class Syncer:
             resizing=self._resizes.is_to_be_made(pod),
         )
         result = await self._runtime.sync_pod(pod, replace(status, ips=ips), context)
-        return self._after_sync(pod, status, result)
+        return self._after_sync(pod, status, attempt.newest() or status, result)
 
     def tell(self, worker: Worker, status: PodStatus) -> bool:
         """Says how a pod is whose round takes long: a container waits for its image, or for its postStart
@@ -200,11 +200,13 @@ class Syncer:
         self._reporter.finish(pod)
         return SyncReport()
 
-    def _after_sync(self, pod: v1.Pod, status: PodStatus, result: PodSyncResult) -> SyncReport:
+    def _after_sync(
+        self, pod: v1.Pod, status: PodStatus, newest: PodStatus, result: PodSyncResult
+    ) -> SyncReport:
         """What the runtime's answer means for the pod's status and for its next round."""
         uid, now_ns = pod.metadata.uid, self._clock.now_ns()
         acted = any(entry.retry_at_ns is None for entry in result.results)
-        changed = self._reporter.after_round(pod, status, result, acted=acted)
+        changed = self._reporter.after_round(pod, newest, result, acted=acted)
         for entry in result.results:
             nothing_to_kill = entry.action is SyncAction.KILL_POD_SANDBOX and not status.sandboxes
             if nothing_to_kill or (entry.retry_at_ns is not None and not changed):

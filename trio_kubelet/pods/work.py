@@ -9,12 +9,14 @@ import msgspec
 
 from trio_kubelet.common.backoff import Pauses
 from trio_kubelet.common.finishing import Finishing
+from trio_kubelet.observed.types import PodStatus
 from trio_kubelet.pods.worker_state import Stage
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt hears of its own end. Without a worker nobody breaks it off."""
+    """What an attempt hears while it goes on. Without a worker nobody breaks it off."""
 
+    newest: Callable[[], PodStatus | None] = lambda: None  # what was last seen of the pod
     is_ending: Callable[[], bool] = lambda: False  # whether the pod is to end by now
     finishing: Finishing = msgspec.field(default_factory=Finishing)  # hears before it is broken off
 

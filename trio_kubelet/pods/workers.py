@@ -312,7 +312,9 @@ class PodWorkers(WorkerTable):
         match worker.stage:
             case Stage.SYNCING:
                 attempt = Attempt(
-                    is_ending=partial(self.is_termination_requested, worker.uid), finishing=slot.finishing
+                    newest=partial(self._status.get, worker.uid),
+                    is_ending=partial(self.is_termination_requested, worker.uid),
+                    finishing=slot.finishing,
                 )
                 return await self._syncer.sync_pod(worker, status, attempt)
             case Stage.TERMINATING:
