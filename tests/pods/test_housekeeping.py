@@ -39,6 +39,31 @@ async def test_directories_and_cgroups_of_unknown_pods_go_once_all_sources_have_
         assert world.directories.there == world.cgroups.there == world.volumes.up == {"uid-web"}
 
 
+async def test_a_pod_that_comes_while_its_cgroup_is_removed_starts_afterwards(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs in a cgroup is ended with it, and that is all that is left of an earlier life of the pod."""
+    world, pod, under_way, goes_on = World(), make_pod(), trio.Event(), trio.Event()
+    world.cgroups.there.add(pod.metadata.uid)
+    remove = world.cgroups.remove
+
+    async def remove_slowly(uid: str) -> None:
+        under_way.set()
+        await goes_on.wait()
+        await remove(uid)
+
+    monkeypatch.setattr(world.cgroups, "remove", remove_slowly)
+    async with world.running():
+        await world.add()
+        await under_way.wait()
+        await world.add(pod)
+        await trio.sleep(5)
+        assert not world.runtime.alive()
+        goes_on.set()
+        await world.until(lambda: world.runtime.alive() == {pod.metadata.uid})
+        assert world.cgroups.there == {pod.metadata.uid}
+
+
 async def test_directories_that_do_not_go_are_counted(autojump_clock: trio.abc.Clock) -> None:
     world = World(sources=("file",))
 

@@ -70,7 +70,6 @@ class Cleaner:
         self._states: PodStates | None = None
         self._pods: dict[str, None] = {}
         self._cleaned: dict[str, trio.Event] = {}  # pods whose cleaning is asked for or under way
-        self._groups: dict[str, None] = {}
         self._prunes: dict[tuple[str, str], bool] = {}
         self._under_way: set[str] = set()
         self._told: dict[tuple[str, str], str] = {}  # of which pod, of what, and why it failed
@@ -89,11 +88,6 @@ class Cleaner:
             return False
         await cleaned.wait()
         return True
-
-    def remove_cgroup(self, uid: str) -> None:
-        """Nothing of this pod runs any more."""
-        self._groups[uid] = None
-        self._wake.set()
 
     def prune(self, uid: str, container_id: str, remove_all: bool) -> None:
         """Older dead containers of that name are not needed any more, or none of the pod's."""
@@ -123,11 +117,8 @@ class Cleaner:
     def _begin(self, nursery: trio.Nursery, limit: Places) -> None:
         """Starts on everything asked for so far."""
         prunes, self._prunes = self._prunes, {}
-        groups, self._groups = self._groups, {}
         for (uid, container_id), remove_all in prunes.items():
             nursery.start_soon(self._prune, limit, uid, container_id, remove_all)
-        for uid in groups.keys() - self._cleaned.keys():
-            nursery.start_soon(self._remove_group, limit, uid)
         for uid in [uid for uid in self._pods if uid not in self._under_way]:
             del self._pods[uid]
             self._under_way.add(uid)
@@ -148,10 +139,6 @@ class Cleaner:
             return
         async with self._step(uid, "dead containers"), limit:
             await self._runtime.prune(status, container_id, remove_all, self._keep)
-
-    async def _remove_group(self, limit: Places, uid: str) -> None:
-        async with self._step(uid, "cgroup"), limit:
-            await self._cgroups.remove(uid)
 
     async def _clean(self, limit: Places, uid: str) -> None:
         try:

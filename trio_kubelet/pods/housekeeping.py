@@ -154,7 +154,7 @@ class Housekeeper:
         # and may have run before a restart.
         kept = running | self._handler.not_started_yet()
         self._clean_up(filter(may_clean, seen.directories), kept)
-        self._remove_cgroups(filter(may_clean, seen.cgroups), kept)
+        self._clean_cgroups(filter(may_clean, seen.cgroups), kept)
         self._handler.retry_resizes()
         self._runtime.collect_back_offs()
         self._measure(everything.pods, len(everything.mirrors), wanted)
@@ -252,10 +252,11 @@ class Housekeeper:
             if self._workers.get(uid) is None and not view_runs(self._pleg.pod(uid)):
                 self._workers.free_name(name, uid)
 
-    def _remove_cgroups(self, cgroups: Iterable[str], keep: Collection[str]) -> None:
+    def _clean_cgroups(self, cgroups: Iterable[str], keep: Collection[str]) -> None:
+        """A cgroup may be all that is left of a pod."""
         for uid in cgroups:
             if uid not in keep and self._workers.get(uid) is None:
-                self._cleaner.remove_cgroup(uid)
+                self._cleaner.clean(uid)
 
     def _measure(self, pods: Collection[Pod], mirrors: int, wanted: Collection[str]) -> None:
         metrics = self._metrics
