@@ -216,6 +216,8 @@ async def test_of_a_manifest_and_an_object_of_the_server_with_one_uid_that_count
         assert brief(await updates.receive()) == (Op.ADD, ["a", "c"])
         await file.send(PodUpdate(Op.SET, "file", (pod("a", "copy", image="other"), pod("b"))))
         assert brief(await updates.receive()) == (Op.UPDATE, [])
+        await api.send(PodUpdate(Op.SET, "api", (pod("a", "web", image="newer"), pod("c"))))
+        assert brief(await updates.receive()) == (Op.UPDATE, ["a"])
         await api.send(PodUpdate(Op.REMOVE, "api", (pod("a", "web"),)))
         assert brief(await updates.receive()) == (Op.REMOVE, ["a"])
         given = await updates.receive()
