@@ -26,7 +26,6 @@ from trio_kubelet.pods.refs import FAILED
 from trio_kubelet.pods.resize.allocation import with_quantities
 from trio_kubelet.pods.resize.resizes import Resizes
 from trio_kubelet.pods.resize.rules import requested_resizes
-from trio_kubelet.pods.rounds import ReasonCache
 from trio_kubelet.pods.status.conditions import READY, find, ready
 from trio_kubelet.pods.status.manager import StatusManager
 from trio_kubelet.pods.story import Story
@@ -47,7 +46,6 @@ class SyncHandler:
         statuses: StatusManager,
         admitter: Admitter,
         cache: StatusDoor,
-        reasons: ReasonCache,
         recorder: RecorderDoor,
         metrics: PodMetrics,
         story: Story,
@@ -61,7 +59,6 @@ class SyncHandler:
         self._statuses = statuses
         self._admitter = admitter
         self._cache = cache
-        self._reasons = reasons
         self._recorder = recorder
         self._metrics = metrics
         self._story = story
@@ -231,7 +228,6 @@ class SyncHandler:
         if pod is None:
             self._workers.forget(uid)
             self._statuses.remove(uid)
-            self._reasons.forget(uid)
             self._cleaner.clean(uid)
         elif worker.reborn or worker.pod is None:
             self._workers.forget(uid)

@@ -215,7 +215,6 @@ class PodsRoom:
             statuses=self.statuses,
             admitter=self._admitter,
             cache=self._cache,
-            reasons=self.reasons,
             recorder=self._recorder,
             metrics=self.metrics,
             story=self.story,

@@ -157,7 +157,6 @@ class PodWorkers(WorkerTable):
             return worker is None
         del self._workers[uid]
         self._slots.pop(uid, None)
-        self._rounds.take_out(uid)
         self.changed.tell(uid)
         if not self._synced:
             self._gone.add(uid)
@@ -250,7 +249,6 @@ class PodWorkers(WorkerTable):
                 slot.wake = trio.Event()
                 continue
             self._workers[uid] = taken
-            self._rounds.take_out(uid)
             await self._attempt(uid, taken, slot)
 
     async def _attempt(self, uid: str, worker: Worker, slot: Slot) -> None:
