@@ -12,7 +12,7 @@ from tests.pods.build import api_pod, make_pod
 from tests.pods.fake_runtime import RuntimePod
 from tests.pods.observed import SECOND
 from tests.pods.small_node import running_pod
-from tests.pods.world import World
+from tests.pods.world import NoProbes, World
 from trio_kubelet.api import v1
 from trio_kubelet.observed.types import ContainerState, PodStatus
 from trio_kubelet.runtime.doors import SyncContext
@@ -125,6 +125,21 @@ async def test_a_round_that_takes_long_ends_with_its_pod(
         assert world.events.reasons(pod.metadata.uid).count("DeadlineExceeded") == 1
 
 
+async def test_a_pod_that_ends_as_its_time_is_up_has_its_grace(autojump_clock: trio.abc.Clock) -> None:
+    """That takes long, too, and is not begun anew for its time being up still."""
+    world = World(sources=("api",))
+    pod = api_pod(spec={"active_deadline_seconds": 20})
+    uid = pod.metadata.uid
+    world.runtime.stop_takes[uid] = 60
+    async with world.running():
+        await world.add(pod)
+        await world.until(lambda: world.is_finished(uid), 80)
+    assert [(each.what, round(each.at, -1)) for each in world.runtime.log if each.what != "start"] == [
+        ("kill-begin", 20),
+        ("stop", 50),
+    ]
+
+
 async def test_a_pod_is_not_over_while_a_round_starts_what_it_has_ended_itself(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,3 +221,23 @@ async def test_of_a_pod_that_was_put_back_the_earlier_life_is_not_told(
         (shown,) = world.status(pod).container_statuses or []
         assert shown.state.running is not None
         assert shown.restart_count == 0
+
+
+async def test_a_pod_that_cannot_be_told_of_keeps_no_other_from_it(autojump_clock: trio.abc.Clock) -> None:
+    told = list[str]()
+
+    class Probes(NoProbes):
+        def pod_status_changed(self, pod: v1.Pod, status: v1.PodStatus) -> None:
+            told.append(pod.metadata.name)
+            if pod.metadata.name == "bad" and told.count("bad") > 1:
+                raise RuntimeError("a defect")
+
+    world, pods = World(probes=Probes()), [make_pod(name) for name in ("bad", "good")]
+    world.runtime.hang |= {pod.metadata.uid for pod in pods}
+    async with world.running():
+        await world.add(*pods)
+        await world.until(lambda: len(world.runtime.hang) == world.runtime.syncs)
+        for pod in pods:
+            world.runtime.add(pod.metadata.uid, pod.metadata.name)
+        await trio.sleep(25)
+        assert (told.count("bad"), told.count("good")) == (3, 3)
