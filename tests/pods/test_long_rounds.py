@@ -1,8 +1,9 @@
-"""What is said of a pod while a round of it takes long."""
+"""Rounds that take long: what is said of their pods meanwhile, and how they end."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import groupby
 
 import pytest
@@ -241,3 +242,23 @@ async def test_a_pod_that_cannot_be_told_of_keeps_no_other_from_it(autojump_cloc
             world.runtime.add(pod.metadata.uid, pod.metadata.name)
         await trio.sleep(25)
         assert (told.count("bad"), told.count("good")) == (3, 3)
+
+
+async def test_what_a_round_has_begun_and_does_not_end_is_given_up_when_that_is_broken_off(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is when the pod is removed, and when the agent ends."""
+    world, gone, stays = World(), make_pod("gone"), make_pod("stays")
+
+    async def creates_slowly(pod: v1.Pod, status: PodStatus, context: SyncContext) -> PodSyncResult:
+        await context.finishing.let_finish(partial(trio.sleep, 600), 5)
+        return PodSyncResult()
+
+    monkeypatch.setattr(world.runtime, "sync_pod", creates_slowly)
+    async with world.running():
+        await world.add(gone, stays)
+        await trio.sleep(1)
+        await world.remove(gone)
+        await world.until(lambda: world.room.workers.get(gone.metadata.uid) is None, 20)
+        ends = trio.current_time()
+    assert trio.current_time() - ends < 20
