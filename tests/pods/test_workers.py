@@ -370,6 +370,16 @@ async def test_an_orphan_nobody_may_end_yet_has_its_static_name_as_long_as_it_ru
         await world.until(lambda: world.runtime.alive() == {"new"}, 20)
 
 
+async def test_a_pod_waits_for_none_of_its_name_that_has_ended(autojump_clock: trio.abc.Clock) -> None:
+    world = World()
+    world.runtime.add("old", "web")
+    world.runtime.die("old")
+    world.runtime.pods["old"].ready = False
+    async with world.running():
+        await world.add(make_pod(uid="new"))
+        await world.until(lambda: world.runtime.alive() == {"new"}, 0.5)
+
+
 async def test_a_running_pod_of_the_same_uid_is_adopted(autojump_clock: trio.abc.Clock) -> None:
     world, pod = World(), make_pod()
     world.runtime.add(pod.metadata.uid, "web")
