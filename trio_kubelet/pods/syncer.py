@@ -175,8 +175,7 @@ class Syncer:
             await self._claims.unprepare(pod)
         except ConfigError as exc:
             return SyncReport(error=str(exc))
-        # The runtime has forgotten the addresses of a stopped pod, its status has not.
-        self._reporter.say_last(pod, replace(stopped, ips=status.ips))
+        self._reporter.say_last(pod, stopped)
         return SyncReport()
 
     async def sync_terminating_runtime_pod(self, running: RunningPod, grace: int | None) -> SyncReport:
