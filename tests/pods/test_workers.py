@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.pods.build import api_pod, make_pod
 from tests.pods.fake_runtime import Happened
-from tests.pods.world import World
+from tests.pods.world import NoProbes, World
 from trio_kubelet.api import v1
 from trio_kubelet.observed.types import PodStatus, RunningPod
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
@@ -90,6 +90,49 @@ async def test_how_a_pod_ended_is_read_once(
         await trio.sleep(5)
         assert uid not in world.runtime.pods
     assert [at >= world.runtime.stopped_at(uid) for at in reads] == [True]
+
+
+async def test_what_runs_though_the_runtime_has_ended_it_is_ended_again(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its volumes stay until then, and so does its name."""
+    world, pod, successor = World(), make_pod(), make_pod(uid="new")
+    uid = pod.metadata.uid
+
+    async def kill_pod(*_: object) -> PodSyncResult:
+        return PodSyncResult()
+
+    async with world.running():
+        await run_pod(world, pod)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.runtime, "kill_pod", kill_pod)
+            await world.remove(pod)
+            await world.add(successor)
+            await trio.sleep(30)
+            assert world.runtime.alive() == world.volumes.up == {uid}
+        await world.until(lambda: world.runtime.alive() == world.volumes.up == {"new"}, 20)
+
+
+async def test_a_pod_that_ends_is_probed_for_its_readiness_until_it_has_ended(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """Liveness and startup no longer count, they would end its containers before their time."""
+
+    class Probes(NoProbes):
+        def stop_liveness_and_startup(self, pod: v1.Pod) -> None:
+            told.append(("liveness and startup", bool(world.runtime.alive())))
+
+        def remove_pod(self, uid: str) -> None:
+            told.append(("all", bool(world.runtime.alive())))
+
+    told = list[tuple[str, bool]]()
+    world, pod = World(probes=Probes()), make_pod(restart_policy="Never")
+    world.runtime.stop_takes[pod.metadata.uid] = 5
+    async with world.running():
+        await run_pod(world, pod)
+        world.room.workers.kill(pod)
+        await world.until(lambda: world.is_finished(pod.metadata.uid))
+    assert told == [("liveness and startup", True), ("all", False)]
 
 
 async def test_a_shorter_grace_interrupts_the_kill_under_way(autojump_clock: trio.abc.Clock) -> None:
@@ -201,6 +244,7 @@ async def test_a_pod_that_runs_once_runs_again_when_it_is_put_back(autojump_cloc
         await run_pod(world, pod)
         world.runtime.die(uid, 0)
         await world.until(lambda: world.is_finished(uid), 10)
+        world.pleg.paused = True  # relists may be minutes apart
         await world.remove(pod)
         await world.add(pod)
         await world.until(lambda: uid in world.runtime.alive(), 10)
