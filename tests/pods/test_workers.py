@@ -13,6 +13,7 @@ from tests.pods.fake_runtime import Happened
 from tests.pods.world import NoProbes, World
 from trio_kubelet.api import v1
 from trio_kubelet.observed.types import PodStatus, RunningPod
+from trio_kubelet.pods.status.reporter import NodeView
 from trio_kubelet.pods.work import SyncReport, WorkerPeriods, due_at, pause_before_next
 from trio_kubelet.pods.worker_state import Stage
 from trio_kubelet.runtime.doors import SyncContext
@@ -133,6 +134,40 @@ async def test_a_pod_that_ends_is_probed_for_its_readiness_until_it_has_ended(
         world.room.workers.kill(pod)
         await world.until(lambda: world.is_finished(pod.metadata.uid))
     assert told == [("liveness and startup", True), ("all", False)]
+
+
+async def test_a_pod_of_which_nothing_can_be_said_ends_nevertheless(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def generate_status(*_: object, **__: object) -> v1.PodStatus:
+        raise RuntimeError("a defect")
+
+    world, pod = World(), make_pod()
+    async with world.running():
+        await run_pod(world, pod)
+        await trio.sleep(5)
+        monkeypatch.setattr("trio_kubelet.pods.status.reporter.generate_status", generate_status)
+        world.room.workers.kill(pod)
+        await world.until(lambda: world.is_finished(pod.metadata.uid))
+        assert not world.runtime.alive()
+        assert world.status(pod).phase == "Failed"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_that_a_sandbox_is_up_is_only_said_where_it_is_asked_for(
+    autojump_clock: trio.abc.Clock, asked: bool
+) -> None:
+    world, pod, said = World(view=NodeView(ready_to_start=asked)), make_pod(), set[str]()
+
+    def hear(uid: str) -> None:
+        said.update(each.type for each in world.status(pod).conditions or ())
+
+    world.room.statuses.changed.listen(hear)
+    async with world.running():
+        await run_pod(world, pod)
+        await trio.sleep(5)
+    assert ("PodReadyToStartContainers" in said) is asked
+    assert "Ready" in said
 
 
 async def test_a_shorter_grace_interrupts_the_kill_under_way(autojump_clock: trio.abc.Clock) -> None:
