@@ -388,10 +388,11 @@ async def test_whatever_ends_the_stream_relists_are_frequent_again(autojump_cloc
 
 
 class Brief:
-    """Each stream ends with its first event."""
+    """Each stream ends so long after its first event."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0) -> None:
         self.opened = 0
+        self._seconds = seconds
 
     @asynccontextmanager
     async def container_events(self) -> AsyncIterator[AsyncIterator[ContainerEvent]]:
@@ -399,6 +400,7 @@ class Brief:
 
         async def events() -> AsyncIterator[ContainerEvent]:
             yield EVERYTHING_DIRTY
+            await trio.sleep(self._seconds)
 
         yield events()
 
@@ -414,6 +416,35 @@ async def test_a_stream_that_ends_with_each_event_is_opened_ever_less_often(auto
         await world.events_for(600)
         nursery.cancel_scope.cancel()
     assert brief.opened < 40
+
+
+async def test_a_runtime_that_goes_away_while_relists_are_rare_has_the_time_of_any_other(
+    autojump_clock: Clock,
+) -> None:
+    """The last relist was longer ago than frequent ones may be: the node was not ready at once."""
+    world = World()
+    async with world.running(evented=True) as nursery:
+        await settled(world)
+        await trio.sleep(250)
+        nursery.start_soon(world.service.restart, 600)
+        await trio.sleep(170)
+        assert world.pleg.healthy() is None
+        await trio.sleep(20)
+        assert (world.pleg.healthy() or "").endswith("s ago; threshold is 3m0s")
+
+
+async def test_streams_that_come_and_go_do_not_make_up_for_relists_that_fail(autojump_clock: Clock) -> None:
+    world = World()
+    runtime: Any = Brief(20)
+    evented = EventedPLEG(
+        generic=world.pleg, runtime=runtime, cache=world.cache, clock=world.clock, metrics=world.metrics
+    )
+    async with world.running() as nursery:
+        nursery.start_soon(evented.run)
+        await trio.sleep(60)
+        world.fault(Fault(Kind.FAIL, "List*"))
+        await trio.sleep(700)
+        assert "pleg was last seen active" in (world.pleg.healthy() or "")
 
 
 async def test_the_pleg_is_seen_alive_while_relists_are_rare(autojump_clock: Clock) -> None:

@@ -91,6 +91,7 @@ class GenericPLEG:
             runtime_away=lambda: self._failures > 0,
         )
         self._succeeded_at = -math.inf  # Trio time at which the last good relist began
+        self._active_at = -math.inf  # the same, or since when the threshold holds
         self._began_at = -math.inf
         self._failures = 0
         self._names = NamesOfPods(table)
@@ -128,9 +129,13 @@ class GenericPLEG:
             await finished.wait()
 
     def update(self, duration: RelistDuration) -> None:
-        """Another period and threshold, at once."""
+        """Another period and threshold, at once. Unless relists fail, the threshold counts from now on: the
+        last one may be longer ago.
+        """
         if duration != self._duration:
             self._duration = duration
+            if self._failures == 0 and self._succeeded_at != -math.inf:
+                self._active_at = trio.current_time()
             self.request_relist()
 
     def request_look(self, uid: str, *, inspect: bool = False) -> trio.Event:
@@ -171,7 +176,7 @@ class GenericPLEG:
         """None, or why the PLEG is not healthy (the kubelet's words)."""
         if self._succeeded_at == -math.inf:
             return "pleg has yet to be successful"
-        elapsed = trio.current_time() - self._succeeded_at
+        elapsed = trio.current_time() - self._active_at
         if elapsed > self._duration.threshold:
             ago, threshold = format_duration(elapsed), format_duration(self._duration.threshold)
             return f"pleg was last seen active {ago} ago; threshold is {threshold}"
@@ -205,7 +210,7 @@ class GenericPLEG:
         compared = trio.current_time()
         self._looks.take(changes, began)
         self._cache.update_time(began)
-        self._succeeded_at = began
+        self._succeeded_at = self._active_at = began
         self._count()
         self._metrics.last_seen.set(self._clock.now_ns() / NANOSECONDS)
         self._metrics.phase_duration.labels("list").observe(listed - began)
