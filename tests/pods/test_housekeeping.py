@@ -12,6 +12,7 @@ import trio
 
 from tests.pods.admit_all import AdmitAll
 from tests.pods.build import make_pod
+from tests.pods.small_node import running_pod
 from tests.pods.world import World
 from trio_kubelet.pods.cleaner import STEP_DEADLINE
 from trio_kubelet.runtime.doors import GCPolicy
@@ -62,6 +63,23 @@ async def test_a_pod_that_comes_while_its_cgroup_is_removed_starts_afterwards(
         goes_on.set()
         await world.until(lambda: world.runtime.alive() == {pod.metadata.uid})
         assert world.cgroups.there == {pod.metadata.uid}
+
+
+async def test_what_cannot_be_removed_has_no_garbage_collected(autojump_clock: trio.abc.Clock) -> None:
+    """Each time all containers of the node are listed; once in a minute that is done anyway."""
+    world, pod = World(), make_pod()
+    uid = pod.metadata.uid
+    async with world.running():
+        await running_pod(world, pod)
+        world.volumes.busy.add("stuck")
+        world.directories.there.add("stuck")
+        began = len(world.runtime.calls)
+        for _ in range(50):
+            world.room.loop.keep_house_now()
+            await trio.sleep(1)
+        assert world.runtime.calls[began:].count("gc") <= 1
+        await world.remove(pod)
+        await world.until(lambda: uid not in world.runtime.pods, 5)
 
 
 async def test_directories_that_do_not_go_are_counted(autojump_clock: trio.abc.Clock) -> None:

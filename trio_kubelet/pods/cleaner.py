@@ -150,13 +150,13 @@ class Cleaner:
                 async with limit:
                     await self._cgroups.remove(uid)
                 await self._directories.remove(uid)
+                self.collect_garbage()
         finally:
             self._under_way.discard(uid)
             if uid in self._pods:  # it was asked for again meanwhile
                 self._wake.set()
             else:
                 self._cleaned.pop(uid).set()
-        self.collect_garbage()
 
     async def delete_unused_containers(self) -> None:
         """Removes every container that is not needed, also of pods that are over and not deleted yet: for a
