@@ -170,7 +170,7 @@ class WorkerTable:
         worker = self._workers.get(uid)
         if worker is None:
             return None
-        slot = self._slots.get(uid) or Slot()
+        slot = self._slots[uid]
         return Outlook(worker.stage, slot.last_error, self._rounds.due(uid), self._holder(worker))
 
     def _holder(self, worker: Worker) -> str:
@@ -181,7 +181,7 @@ class WorkerTable:
         now, now_ns = trio.current_time(), self._clock.now_ns()
         reports = []
         for uid, worker in self._workers.items():
-            slot, due = self._slots.get(uid) or Slot(), self._rounds.due(uid)
+            slot, due = self._slots[uid], self._rounds.due(uid)
             name, namespace = split_full_name(worker.full_name)
             report = WorkerReport(
                 uid=uid,

@@ -90,8 +90,6 @@ class PodWorkers(WorkerTable):
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                for uid in self._workers:
-                    nursery.start_soon(self._work, uid)
                 nursery.start_soon(self._tell_of_long_rounds)
                 task_status.started()
                 await self._watch()
@@ -150,17 +148,12 @@ class PodWorkers(WorkerTable):
         """Gives up what `hold_name` took."""
         self._release(full_name, uid)
 
-    def forget(self, uid: str) -> bool:
-        """Drops the history of a finished pod; False if it is not finished."""
-        worker = self._workers.get(uid)
-        if worker is None or worker.stage is not Stage.FINISHED:
-            return worker is None
-        del self._workers[uid]
-        self._slots.pop(uid, None)
+    def forget(self, uid: str) -> None:
+        """Drops the history of a pod that is finished."""
+        del self._workers[uid], self._slots[uid]
         self.changed.tell(uid)
         if not self._synced:
             self._gone.add(uid)
-        return True
 
     def mark_synced(self) -> None:
         """All sources have reported: a pod without a worker is known not to be wanted."""
