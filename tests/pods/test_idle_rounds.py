@@ -55,28 +55,6 @@ async def test_nothing_new_is_not_generated(autojump_clock: trio.abc.Clock, gene
         assert len(generated) > count
 
 
-async def test_a_round_that_fails_before_it_has_done_anything_needs_no_look(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each second all pods of a node whose network is yet to come would be listed, one by one."""
-    world, pod, looks = World(), make_pod(), list[str]()
-    update_one = world.pleg.update_one
-
-    async def counted(uid: str, *, inspect: bool = False) -> None:
-        looks.append(uid)
-        await update_one(uid, inspect=inspect)
-
-    monkeypatch.setattr(world.pleg, "update_one", counted)
-    world.health.network = "cni plugin not initialized"
-    async with world.running():
-        await world.add(pod)
-        await trio.sleep(60)
-        assert world.events.reasons(pod.metadata.uid).count("NetworkNotReady") > 30
-        assert not looks
-        world.health.network = None
-        await world.until(lambda: bool(world.runtime.alive()), 2)
-
-
 async def test_a_verdict_is_shown_in_the_next_round(
     autojump_clock: trio.abc.Clock, generated: list[str]
 ) -> None:

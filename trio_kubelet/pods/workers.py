@@ -288,7 +288,7 @@ class PodWorkers(WorkerTable):
             if worker.pod is not None:
                 message = f"error syncing pod: {report.error}"
                 self._recorder.record(worker.pod, "Warning", "FailedSync", message)
-        if report.acted:  # else what it started from is as true as it was
+        if report.acted or report.error:  # else what it started from is as true as it was
             slot.last_sync = trio.current_time()
             if await self._look_now(worker.uid, inspect=report.unlisted):
                 slot.last_sync = math.nextafter(slot.last_sync, -math.inf)
