@@ -193,7 +193,7 @@ def test_of_one_moment_the_later_attempt_is_the_newer() -> None:
         assert found.id == "second"
 
 
-def test_a_container_belongs_to_the_newest_sandbox_older_than_itself() -> None:
+def test_a_container_belongs_to_its_sandbox_or_the_newest_one_older_than_itself() -> None:
     boxes = (sandbox("new", created_at_ns=5), sandbox("old", created_at_ns=1))
     observed = assemble(
         status(
@@ -209,6 +209,14 @@ def test_a_container_belongs_to_the_newest_sandbox_older_than_itself() -> None:
         ("first", "old"),
         ("stray", ""),
     ]
+    observed = assemble(observed, "new", {"first": "new", "stray": "old"})
+    assert {c.id: c.pod_sandbox_id for c in observed.containers} == {
+        "second": "new",
+        "first": "new",
+        "stray": "old",
+    }
+    alone = assemble(status(seen("a", "running", created_at_ns=1), sandboxes=boxes[:1]), "new")
+    assert [c.pod_sandbox_id for c in alone.containers] == ["new"]
 
 
 def test_only_what_has_happened_is_told() -> None:

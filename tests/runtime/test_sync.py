@@ -328,6 +328,27 @@ async def test_a_dead_sandbox_is_replaced_with_all_in_it(tmp_path: Path, autojum
         assert len([c for c in here.containers if c.config.metadata.name == "one"]) == 1
 
 
+async def test_init_containers_run_in_the_next_sandbox_whatever_the_clock_said(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It may be set back between a sandbox and its containers, at a boot, say: those of the sandbox before
+    passed for the present one's, so that the pod's init containers were left out.
+    """
+    async with world(tmp_path) as here:
+        a_pod = pod(init=(sidecar("side"), container("one", command=["true"])))
+        for attempt in range(3):
+            await here.until_running(a_pod, "side", "web")
+            for name in ("side", "one", "web"):
+                assert here.container(name).config.metadata.attempt == attempt, name
+            for each in here.containers:
+                each.created_ns, each.listed = each.created_ns - 3600 * NANOSECONDS, None
+            status = await here.status(a_pod)
+            [ready] = [box for box in here.sandboxes if box.ready]
+            assert {c.pod_sandbox_id for c in status.containers if c.state.name == "RUNNING"} == {ready.id}
+            here.service.runtime.sandbox_dies(ready, here.service.now_ns())
+            await trio.sleep(60)
+
+
 async def test_init_containers_are_counted_on_in_the_next_sandbox(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -79,7 +79,7 @@ class _Walk:
         self.resize = resize
         self.actions = actions
         self.containers = pod.spec.init_containers or []
-        self._earlier = {sandbox.id for sandbox in status.sandboxes[1:]}
+        self._present = {"", *(sandbox.id for sandbox in status.sandboxes[:1])}
         # A regular container that exists proves initialization; one that has exited may be of an earlier
         # sandbox.
         self.initialized = any(
@@ -119,7 +119,7 @@ class _Walk:
         newest = self.status.container_status(name)
         if newest is None or newest.state is ContainerState.RUNNING:
             return newest
-        return None if newest.pod_sandbox_id in self._earlier else newest
+        return newest if newest.pod_sandbox_id in self._present else None
 
     def _start(self, index: int) -> None:
         self.actions.init_containers_to_start.append(index)

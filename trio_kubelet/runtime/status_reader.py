@@ -129,6 +129,7 @@ class StatusReader:
         )
         found = tuple(sandbox for sandbox in sandboxes if sandbox is not None)
         containers += [known[each] for each in parts.container_ids if each in known]
+        places = await self._places(parts.uid) if len(sandbox_ids) > 1 else {}
         return assemble(
             PodStatus(
                 uid=parts.uid,
@@ -139,6 +140,7 @@ class StatusReader:
                 timestamp_ns=parts.timestamp_ns,
             ),
             newest_sandbox_id=sandbox_ids[0] if sandbox_ids else "",
+            places=places,
         )
 
     async def container(self, container_id: str) -> ContainerStatus | None:
@@ -169,6 +171,12 @@ class StatusReader:
     def forget_fresh(self) -> None:
         """What was made and has not been looked at since will be read: to be called now and then."""
         self._fresh.clear()
+
+    async def _places(self, uid: str) -> dict[str, str]:
+        """In which sandbox each container of a pod is, which only lists say. Raises CRIError."""
+        selector = {POD_UID: uid}
+        containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
+        return {container.id: container.pod_sandbox_id for container in containers}
 
     async def _sandbox(self, sandbox_id: str) -> SandboxStatus | None:
         try:
@@ -203,11 +211,12 @@ class StatusReader:
         return replace(status, message=message)
 
 
-def assemble(status: PodStatus, newest_sandbox_id: str) -> PodStatus:
+def assemble(status: PodStatus, newest_sandbox_id: str, places: Mapping[str, str] | None = None) -> PodStatus:
     """Brings what was read in order: containers newest first, each with its sandbox; addresses of the pod.
 
-    CRI does not say in which sandbox a container is; a pod's containers are only ever created in
-    its newest one. The addresses are those of the newest sandbox, if that is ready.
+    `places` says of containers in which sandbox they are. Of others that is told by the time: a pod's
+    containers are only ever created in its newest sandbox. But the clock may have been set back since. The
+    addresses are those of the newest sandbox, if that is ready.
     """
     ips: tuple[str, ...] = ()
     for sandbox in status.sandboxes:
@@ -218,11 +227,16 @@ def assemble(status: PodStatus, newest_sandbox_id: str) -> PodStatus:
     return replace(
         status,
         ips=ips,
-        containers=tuple(replace(c, pod_sandbox_id=_sandbox_of(c, status.sandboxes)) for c in containers),
+        containers=tuple(
+            replace(c, pod_sandbox_id=(places or {}).get(c.id) or _sandbox_of(c, status.sandboxes))
+            for c in containers
+        ),
     )
 
 
 def _sandbox_of(container: ContainerStatus, sandboxes: Sequence[SandboxStatus]) -> str:
+    if len(sandboxes) == 1:
+        return sandboxes[0].id
     older = [s for s in sandboxes if s.created_at_ns <= container.created_at_ns]
     return max(older, key=lambda s: s.created_at_ns).id if older else ""
 
