@@ -8,7 +8,7 @@ status would look like a dead container.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from sys import intern
 
@@ -54,6 +54,7 @@ _STATES = {
     cri.CONTAINER_RUNNING: ContainerState.RUNNING,
     cri.CONTAINER_EXITED: ContainerState.EXITED,
 }
+_NO_PLACES: Mapping[str, str] = {}
 
 
 def container_state(state: cri.ContainerState.ValueType) -> ContainerState:
@@ -105,10 +106,18 @@ class StatusReader:
             container_ids=[c.id for c in containers],
             timestamp_ns=timestamp_ns,
         )
-        return await self.parts(parts)
+        return await self._read(parts, _places(containers) if len(ids) > 1 else {})
 
     async def parts(self, parts: PodParts) -> PodStatus:
         """Reads the given parts of one pod; those that are gone are left out. Raises CRIError."""
+        if len(parts.sandbox_ids) < 2:
+            return await self._read(parts, {})
+        selector = {POD_UID: parts.uid}
+        containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
+        return await self._read(parts, _places(containers))
+
+    async def _read(self, parts: PodParts, places: Mapping[str, str]) -> PodStatus:
+        """Reads the parts of one pod, whose containers are in the sandboxes that `places` says."""
         sandbox_ids, known = parts.sandbox_ids, parts.known
         fresh = self._fresh.pop(parts.uid, None)
         seen = {fresh.id: fresh} if fresh is not None and fresh.id in parts.ready else {}
@@ -129,7 +138,6 @@ class StatusReader:
         )
         found = tuple(sandbox for sandbox in sandboxes if sandbox is not None)
         containers += [known[each] for each in parts.container_ids if each in known]
-        places = await self._places(parts.uid) if len(sandbox_ids) > 1 else {}
         return assemble(
             PodStatus(
                 uid=parts.uid,
@@ -172,12 +180,6 @@ class StatusReader:
         """What was made and has not been looked at since will be read: to be called now and then."""
         self._fresh.clear()
 
-    async def _places(self, uid: str) -> dict[str, str]:
-        """In which sandbox each container of a pod is, which only lists say. Raises CRIError."""
-        selector = {POD_UID: uid}
-        containers = await self._runtime.list_containers(cri.ContainerFilter(label_selector=selector))
-        return {container.id: container.pod_sandbox_id for container in containers}
-
     async def _sandbox(self, sandbox_id: str) -> SandboxStatus | None:
         try:
             answer = await self._runtime.pod_sandbox_status(sandbox_id)
@@ -211,7 +213,7 @@ class StatusReader:
         return replace(status, message=message)
 
 
-def assemble(status: PodStatus, newest_sandbox_id: str, places: Mapping[str, str] | None = None) -> PodStatus:
+def assemble(status: PodStatus, newest_sandbox_id: str, places: Mapping[str, str] = _NO_PLACES) -> PodStatus:
     """Brings what was read in order: containers newest first, each with its sandbox; addresses of the pod.
 
     `places` says of containers in which sandbox they are. Of others that is told by the time: a pod's
@@ -228,10 +230,15 @@ def assemble(status: PodStatus, newest_sandbox_id: str, places: Mapping[str, str
         status,
         ips=ips,
         containers=tuple(
-            replace(c, pod_sandbox_id=(places or {}).get(c.id) or _sandbox_of(c, status.sandboxes))
+            replace(c, pod_sandbox_id=places.get(c.id) or _sandbox_of(c, status.sandboxes))
             for c in containers
         ),
     )
+
+
+def _places(containers: Iterable[cri.Container]) -> dict[str, str]:
+    """In which sandbox each container is, which only lists say."""
+    return {container.id: container.pod_sandbox_id for container in containers}
 
 
 def _sandbox_of(container: ContainerStatus, sandboxes: Sequence[SandboxStatus]) -> str:
