@@ -10,7 +10,7 @@ gone, the API server is away), that is told and the pod goes on with what it has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -107,20 +107,9 @@ class VolumeManager:
         if not volumes:
             return
         node, began = self._node(), trio.current_time()
-        plans: dict[str, VolumePlan] = {}
-        impossible: dict[str, str] = {}
-        others: list[v1.Volume] = []
-        shared = PodWide(pod, node)
-        for volume in volumes:
-            try:
-                plan = plan_volume(pod, volume, node, shared)
-            except VolumeError as error:
-                impossible[volume.name] = str(error)
-            else:
-                if isinstance(plan, Persistent):
-                    others.append(volume)
-                else:
-                    plans[volume.name] = plan
+        planned, impossible = _plan_volumes(pod, volumes, node)
+        others = [volume for volume in volumes if isinstance(planned.get(volume.name), Persistent)]
+        plans = {name: plan for name, plan in planned.items() if not isinstance(plan, Persistent)}
         failed, kept = await self._set_up_own(pod, plans, node) if plans else ({}, {})
         self._measure(pod, {name: plan for name, plan in plans.items() if name not in failed}, began)
         for name, text in {**failed, **kept}.items():
@@ -137,12 +126,9 @@ class VolumeManager:
 
         A grace may be longer than a token's life. (A kubelet leaves them, kubernetes/kubernetes 122102.)
         """
-        node, plans = self._node(), {}
-        shared = PodWide(pod, node)
-        for volume in used_volumes(pod):
-            with contextlib.suppress(VolumeError):
-                if isinstance(plan := plan_volume(pod, volume, node, shared), Projection):
-                    plans[volume.name] = plan
+        node = self._node()
+        planned, _ = _plan_volumes(pod, used_volumes(pod), node)
+        plans = {name: plan for name, plan in planned.items() if isinstance(plan, Projection)}
         if not plans:
             return
         if self._objects is not None:
@@ -378,6 +364,21 @@ class VolumeManager:
             return await VOLUMES.run(work, owner=uid)
         except OSError as error:
             raise VolumeError(error_words(error)) from error
+
+
+def _plan_volumes(
+    pod: v1.Pod, volumes: Iterable[v1.Volume], node: NodeContext
+) -> tuple[dict[str, VolumePlan], dict[str, str]]:
+    """The plans of a pod's volumes by name, and why there is none."""
+    plans: dict[str, VolumePlan] = {}
+    impossible: dict[str, str] = {}
+    shared = PodWide(pod, node)
+    for volume in volumes:
+        try:
+            plans[volume.name] = plan_volume(pod, volume, node, shared)
+        except VolumeError as error:
+            impossible[volume.name] = str(error)
+    return plans, impossible
 
 
 def _is_shown(plan: VolumePlan) -> bool:
